@@ -18,7 +18,7 @@ use crate::{
 pub struct GraphBuilder {
     graph: Graph,
     layer: Option<u32>,
-    /// The first output that could not be named, told when the drawing is finished.
+    /// The first output that could not be named, returned when the drawing is finished.
     wrong_output: Option<GraphError>,
 }
 
@@ -40,14 +40,14 @@ impl GraphBuilder {
     }
 
     /// A tensor of the checkpoint, named and shaped as published: linear `[out, in]`, table `[rows, hidden]`, vector
-    /// `[n]`. Asked for again it is the same value, so that shared weights are loaded once.
+    /// `[n]`. Equal arguments give the same value, so that shared weights are loaded once.
     pub fn weight(&mut self, name: &str, shape: &[usize]) -> ValueId {
         let named = NamedWeight { name: name.to_owned(), shape: shape.to_vec() };
         self.graph.weight(Shape::fixed(shape), vec![named])
     }
 
-    /// The table that [`GraphBuilder::rotary`] reads, `[positions, head_dim]`: made when the program is loaded, and one
-    /// value however often it is asked for. `inverse_frequencies` are the radians per position of each pair of columns,
+    /// The table that [`GraphBuilder::rotary`] reads, `[positions, head_dim]`: made when the program is loaded. Equal
+    /// arguments give the same value. `inverse_frequencies` are the radians per position of each pair of columns,
     /// `head_dim / 2` of them: `base^(−2i / head_dim)` as a rule.
     pub fn rotary_table(&mut self, inverse_frequencies: &[f64], positions: usize) -> ValueId {
         let table = RotaryTable { inverse_frequencies: inverse_frequencies.to_vec(), positions };

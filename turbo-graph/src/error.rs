@@ -53,7 +53,7 @@ pub enum GraphError {
     /// A graph without an output computes nothing.
     #[error("the graph {0:?} has no output")]
     NoOutput(String),
-    /// The packed layout was asked for, but an operator needs padded rows.
+    /// The packed layout was requested, but an operator needs padded rows.
     #[error(
         "{op} needs padded rows: the packed layout takes the attention pass, which finds softmax(mask(q·kᵀ))·v whose \
          steps nobody else reads"
@@ -105,9 +105,9 @@ pub enum GraphError {
     /// A sequence that the last batch did not have.
     #[error("sequence {sequence} of a batch of {batch_size}")]
     NoSuchSequence {
-        /// What was asked for.
+        /// The requested index.
         sequence: usize,
-        /// What there is.
+        /// Sequences that there are.
         batch_size: usize,
     },
     /// An output that the last run was not for.

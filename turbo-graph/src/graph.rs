@@ -24,7 +24,7 @@ pub enum Input {
     InputIds,
     /// Rows of the segment table.
     TokenTypeIds,
-    /// Rows of the position table; nobody brings them, they follow from the sequences.
+    /// Rows of the position table; not an argument, they follow from the sequences.
     PositionIds(Positions),
 }
 
@@ -50,7 +50,7 @@ pub struct NamedWeight {
     pub shape: Vec<usize>,
 }
 
-/// Where a value lives, and so who owns its bytes.
+/// Where a value lives, and so what owns its bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Storage {
     /// Constant: tensors of the checkpoint, one below the other along the first axis.
@@ -192,7 +192,7 @@ impl Graph {
         id(self.values.len() - 1)
     }
 
-    /// The constant made of these tensors; one value, however often it is asked for.
+    /// The constant made of these tensors; equal arguments give the same value.
     pub(crate) fn weight(&mut self, shape: Shape, tensors: Vec<NamedWeight>) -> ValueId {
         self.constant(shape, Storage::Weight(tensors))
     }
@@ -226,8 +226,8 @@ impl Graph {
         readers.next().is_none().then_some(reader)
     }
 
-    /// The node that computes `value` for one input of one reader, so that both nodes may become one. Who reads a value
-    /// twice, say as factor and as residual, still needs it after taking in what computes it.
+    /// The node that computes `value` for one input of one reader, so that both nodes may become one. A node that reads
+    /// a value twice, say as factor and as residual, still needs it after taking in what computes it.
     pub(crate) fn private_producer(&self, value: ValueId) -> Option<usize> {
         let reader = &self.nodes[self.only_reader(value)?];
         let reads = reader.inputs.iter().filter(|input| **input == value).count();

@@ -51,7 +51,7 @@ pub use passes::Pass;
 pub use program::{LayoutKind, Program, TraceStep};
 pub use staging::Staging;
 
-// What stands below is reached through here: whoever uses this crate needs neither by name.
+// The layers below, exported so that a user of this crate need not depend on them.
 pub use turbo_alloc as alloc;
 pub use turbo_kernels as kernels;
 

@@ -241,9 +241,9 @@ pub enum Op {
         bias: Option<DistanceBias>,
     },
     /// Fused, `[q, k, v, table?]`: contexts, heads side by side; scores stay in the kernel. The first three may be one
-    /// tensor when every token asks; else the first has a row per sequence.
+    /// tensor when every token has a query; else the first has a row per sequence.
     Attention {
-        /// Which tokens of a sequence ask: all, or one whose context alone is computed.
+        /// Which tokens of a sequence have queries: all, or one, whose context alone is computed.
         queries: Queries,
         /// Where the queries lie.
         q: HeadColumns,
@@ -400,7 +400,7 @@ impl fmt::Display for Op {
     }
 }
 
-/// ` of the first`, or nothing when every token asks.
+/// ` of the first`, or nothing when every token has a query.
 pub(crate) struct QueriesSuffix(pub(crate) Queries);
 
 impl fmt::Display for QueriesSuffix {

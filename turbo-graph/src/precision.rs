@@ -1,6 +1,6 @@
 //! Which products a program computes in which dtype.
 //!
-//! A dtype is asked for once, for the program. The products of repeated layers take it, and so do those with the
+//! A dtype is set once, for the program. The products of repeated layers take it, and so do those with the
 //! vocabulary, which is as large as several layers; poolers, classifiers and projections outside the layers stay f32:
 //! they cost next to nothing, and what they give is read by people. Attention has no weights to be packed in int8: it
 //! follows in bf16. What is handed from one operator to the next is f32 in any case.
@@ -15,7 +15,7 @@ use crate::{
 /// The dtypes of a graph's products.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Precision {
-    /// What was asked for.
+    /// The dtype of the program.
     dtype: DType,
     /// Of every value; nothing is said of a graph that is f32 throughout.
     matrices: Vec<DType>,
@@ -72,7 +72,7 @@ impl Graph {
     }
 }
 
-/// Whether the products of `node` take the dtype that is asked for.
+/// Whether the products of `node` take the dtype of the program.
 fn takes_dtype(graph: &Graph, node: &Node) -> bool {
     node.layer.is_some() || graph.factors(node).any(|matrix| is_vocabulary(graph, matrix))
 }

@@ -45,8 +45,8 @@ impl Program {
     /// Fuses `graph` with `passes` and lays it out.
     ///
     /// # Errors
-    /// [`GraphError::NotPackable`] when the packed layout is asked for and an operator is left that needs padded rows: it
-    /// takes the attention pass, which finds `softmax(mask(q·kᵀ))·v` whose steps nobody else reads;
+    /// [`GraphError::NotPackable`] when the packed layout is requested and an operator is left that needs padded rows:
+    /// it takes the attention pass, which finds `softmax(mask(q·kᵀ))·v` whose steps nothing else reads;
     /// [`GraphError::Malformed`] when a pass breaks a rule, which is a defect of the pass.
     pub fn compile(graph: &Graph, layout: LayoutKind, passes: &[Pass]) -> Result<Self, GraphError> {
         Self::compile_traced(graph, layout, passes, |_| ())

@@ -132,8 +132,8 @@ impl Staging {
         }
     }
 
-    /// What the graph asks for, one `u32` per row: sequences one after the other, or with a `padded_len` each filled
-    /// up with zeros; and zeros up to so many `rows` behind them. What does not lie here as it is asked for is laid out in
+    /// The values of `input`, one `u32` per row: sequences one after the other, or with a `padded_len` each filled up
+    /// with zeros; and zeros up to so many `rows` behind them. What does not lie here in this order is laid out in
     /// `room`.
     pub(crate) fn rows<'a>(
         &'a self,

@@ -164,7 +164,7 @@ fn planned_bytes_grow_with_the_batch_and_cost_nothing() {
     assert_eq!(executor.footprint_bytes(), 0);
 }
 
-/// What a failed run left behind is nobody's answer, and neither is that of the batch before.
+/// What a failed run left behind cannot be read, and neither can the results of the batch before.
 #[test]
 fn after_a_failed_run_there_is_nothing_to_read() {
     let mut executor = executor(LayoutKind::Packed, 1, ExecutorConfig::default());

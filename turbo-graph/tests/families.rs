@@ -188,8 +188,8 @@ fn is_unfused(op: &Op) -> bool {
     )
 }
 
-/// Who wants the vector of one token and not the hidden state of all is not made to compute both; who wants both gets the
-/// same bits.
+/// A run for the vector of one token alone does not compute the hidden state of all; a run for both gives the same
+/// bits.
 #[test]
 fn the_vector_of_one_token_goes_its_own_way() {
     let rows_of_products = |name: &str, output: &str| -> Vec<Dim> {
@@ -236,7 +236,7 @@ fn a_batch_may_select_nothing() {
     }
 }
 
-/// Behind the last attention, rows that nobody asks for are not computed.
+/// Behind the last attention, rows that no output needs are not computed.
 #[test]
 fn the_last_feed_forward_is_of_the_rows_that_are_read() {
     let rows_of_products = |name: &str| -> Vec<Dim> {

@@ -1,5 +1,5 @@
-//! A program on a GPU, which the processor emulates: memory is asked for once, and where there is none the batch fails and
-//! the next one does not.
+//! A program on a GPU, which the processor emulates: memory is allocated once, and where there is none the batch fails
+//! and the next one does not.
 
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 
@@ -24,7 +24,7 @@ use turbo_kernels::{
 
 const CAPACITY: Capacity = Capacity { batch_size: 8, total_tokens: 160, max_seq_len: 40, selected_rows: 0 };
 
-/// An emulated GPU, to be asked what it was asked, and the same as a device.
+/// An emulated GPU, which counts its calls, and the same as a device.
 fn gpu() -> Option<(Arc<Emulator>, Cuda<f32>)> {
     let emulator = Arc::new(Emulator::or_skip(Order::Forward)?);
     let device = Cuda::new(emulator.clone(), CudaOptions::default());
@@ -89,7 +89,7 @@ fn within_a_reserved_capacity_it_asks_for_no_memory() {
     }
 }
 
-/// Whether a batch fits into a device's memory is told by what is planned: both chunks and scratch.
+/// The plan decides whether a batch fits into a device's memory: it has both chunks and scratch.
 #[test]
 fn what_operators_keep_to_themselves_is_planned_too() {
     let Some((_, device)) = gpu() else { return };

@@ -28,7 +28,7 @@ impl PackedStore for Kept {
     }
 }
 
-/// What each tensor was told: `read`, or `done`.
+/// The calls for each tensor: `read`, or `done`.
 #[derive(Default)]
 struct Watched(Mutex<BTreeMap<String, Vec<&'static str>>>);
 
@@ -49,7 +49,7 @@ impl WeightSource for Watched {
     }
 }
 
-/// An answer for three sequences, and what the tensors were told.
+/// An answer for three sequences, and the calls for each tensor.
 struct Start {
     answer: Vec<f32>,
     told: BTreeMap<String, Vec<&'static str>>,

@@ -17,7 +17,7 @@ fn compile(graph: &Graph, layout: LayoutKind, dtype: DType) -> Program {
     Program::compile(graph, layout, passes::ALL).unwrap().with_dtype(dtype)
 }
 
-/// Layers and the vocabulary take the dtype, heads stay f32, and so does everything when nothing is asked for.
+/// Layers and the vocabulary take the dtype, heads stay f32, and so does everything when no dtype is set.
 #[test]
 fn products_in_layers_and_with_the_vocabulary_take_the_dtype() {
     for (name, graph) in families::all() {

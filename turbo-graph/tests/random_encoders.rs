@@ -384,7 +384,7 @@ proptest! {
         prop_assert!(padded.iter().map(|v| v.to_bits()).eq(packed.iter().map(|v| v.to_bits())));
     }
 
-    /// Where nobody asks for the rows of all tokens, the last layer computes those that are pooled, and these to the bit.
+    /// Where no output has the rows of all tokens, the last layer computes those that are pooled, and these to the bit.
     #[test]
     fn rows_that_are_picked_early_have_the_bits_of_all(
         encoder in encoders(),

@@ -1,4 +1,4 @@
-//! A weight that several layers name is one weight: asked for once, and on the device once.
+//! A weight that several layers name is one weight: read once, and on the device once.
 
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 
@@ -9,7 +9,7 @@ use std::{borrow::Cow, collections::BTreeMap, error::Error, sync::Mutex};
 use common::{NamedNoise, SMALL, Sizes, cpu, encoder, encoder_of_one_layer_s_weights};
 use turbo_graph::{Executor, LayoutKind, PlannerConfig, Program, WeightSource, passes};
 
-/// Counts the values that each weight is asked for.
+/// Counts the values that are read of each weight.
 #[derive(Default)]
 struct Counting(Mutex<BTreeMap<String, Vec<usize>>>);
 

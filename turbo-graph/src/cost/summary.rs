@@ -2,7 +2,8 @@
 //!
 //! Two times, both from measured [`Limits`]. The *limit* of an operator is what the machine needs when everything it
 //! reads and writes passes through memory: what caches hold goes faster than that. The *floor* of a graph is what
-//! nobody can go below: all operations at the peak, or every weight once from memory, whichever takes longer.
+//! no implementation can go below: all operations at the peak, or every weight once from memory, whichever takes
+//! longer.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -12,8 +12,8 @@ use crate::{GraphError, Program, Staging, ValueId, dim::Extents};
 
 /// Batches at a time: one runs, and one waits behind it, so that the device finds work when it is done.
 const MOST: usize = 2;
-/// An output of more bytes gets its host memory when it is first copied, and more when it has grown: pinned memory is taken
-/// from everybody.
+/// An output of more bytes gets its host memory when it is first copied, and more when it has grown: pinned memory is
+/// lost to all other processes.
 const MOST_RESERVED: usize = 16 << 20;
 
 pub(super) struct Flights<D: Device> {

@@ -1,4 +1,4 @@
-//! Where the heads of a value lie: what batched products and copies of heads are told.
+//! Where the heads of a value lie: arguments of batched products and copies of heads.
 
 use turbo_kernels::{gather::HeadShape, matmul::HeadStrides};
 

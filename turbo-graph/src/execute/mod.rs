@@ -292,12 +292,12 @@ impl<D: EncoderKernels> Executor<D> {
         })
     }
 
-    /// As [`Executor::run`], and asks between two layers, and before the first and after the last, whether to go on: a
-    /// long batch need not hold up whoever has to stop. Of a small batch, whose launches a device notes and enqueues all at
-    /// once, it asks once, before all of them.
+    /// As [`Executor::run`], and calls `keep_going` between two layers, before the first and after the last, so that
+    /// the caller can stop during a long batch. Of a small batch, whose launches a device notes and enqueues all at
+    /// once, it is called once, before all of them.
     ///
     /// # Errors
-    /// As [`Executor::run`]; [`GraphError::Stopped`] as soon as `keep_going` says no.
+    /// As [`Executor::run`]; [`GraphError::Stopped`] as soon as `keep_going` returns `false`.
     pub fn run_while(&mut self, batch: &Staging, keep_going: impl FnMut() -> bool) -> Result<(), GraphError> {
         self.run_for(batch, OutputSet::ALL, keep_going)
     }
@@ -329,8 +329,7 @@ impl<D: EncoderKernels> Executor<D> {
         })
     }
 
-    /// Batches that there may be at a time of which nobody has read the results: 2 on a device that computes by itself,
-    /// else 1.
+    /// Batches that may be in flight, run but not yet read: 2 on a device that computes by itself, else 1.
     pub fn depth(&self) -> usize {
         self.flights.depth()
     }

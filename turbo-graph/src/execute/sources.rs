@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, error::Error};
 
-/// Where named weights come from. Several threads ask at once.
+/// Where named weights come from. Several threads call it at once.
 pub trait WeightSource: Sync {
     /// The values of a tensor in row-major order as f32, whatever the file stores.
     ///
@@ -10,15 +10,15 @@ pub trait WeightSource: Sync {
     /// When there is no such tensor, or it has another shape.
     fn weight(&self, name: &str, shape: &[usize]) -> Result<Cow<'_, [f32]>, Box<dyn Error + Send + Sync>>;
 
-    /// An executor asks for this tensor no more: what was mapped or cached to answer may be let go. Told once for each
+    /// An executor needs this tensor no more: what was mapped or cached for it may be released. Called once for each
     /// tensor of a program, right after the last constant that is made of it, and also when that came from a
-    /// [`PackedStore`] and the tensor was never asked for.
+    /// [`PackedStore`] and the tensor was never read.
     fn done(&self, name: &str) {
         let _ = name;
     }
 }
 
-/// Where packed weights are kept from one start to the next. Several threads ask at once.
+/// Where packed weights are kept from one start to the next. Several threads call it at once.
 ///
 /// `name` is that of the tensors of the checkpoint, those that are merged joined by `+`, and the shape of the matrix:
 /// `query+key+value[1152,384]`. `packing` says in which order, of which dtype and width of panels, the bytes lie

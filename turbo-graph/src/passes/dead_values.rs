@@ -1,4 +1,4 @@
-//! What nobody reads is not computed.
+//! Values without a reader are not computed.
 
 use crate::graph::{Graph, Storage};
 

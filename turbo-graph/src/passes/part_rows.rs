@@ -1,8 +1,8 @@
 //! Rows that are picked for one output part from those that another output reads whole, behind the last attention.
 //!
-//! An embedding has a vector per sequence and the hidden state of every token. Which of them a batch is asked for is
-//! known when it runs ([`Executor::run_for`](crate::Executor::run_for)), and whoever wants the vector of one token need
-//! not wait for the others'. So what stands between the last attention and the pick is drawn twice: as it was, for the
+//! An embedding has a vector per sequence and the hidden state of every token. Which of them a batch needs is known
+//! when it runs ([`Executor::run_for`](crate::Executor::run_for)), and a request for the vector of one token need not
+//! wait for those of all. So what stands between the last attention and the pick is drawn twice: as it was, for the
 //! output that has all rows, and once more for the pick alone, which then
 //! [picks its rows early](super::pick_early). Weights are shared, and what a batch does not want is not launched.
 

@@ -1,8 +1,8 @@
 //! Rows are picked before what is computed row by row: behind the last attention, a classifier needs its first token
 //! alone, and vocabulary logits the selected tokens alone.
 //!
-//! `pick(f(x, residual))` becomes `f(pick(x), pick(residual))`, as long as nobody else reads the rows. Of an attention
-//! whose first or last rows are picked, these tokens alone ask: `pick(attention(q, k, v))` becomes
+//! `pick(f(x, residual))` becomes `f(pick(x), pick(residual))`, as long as nothing else reads the rows. In an attention
+//! whose first or last rows are picked, these tokens alone have queries: `pick(attention(q, k, v))` becomes
 //! `attention of the first(pick(q), k, v)`. Keys and values are still computed for all tokens.
 
 use turbo_kernels::{Pooling, Queries};

@@ -50,7 +50,7 @@ impl Projection {
 }
 
 /// Replaces these projections, each beside the first, by one whose columns are theirs in order; returns its result. The
-/// readers still have to be told.
+/// caller has to redirect the readers.
 pub(super) fn side_by_side(graph: &mut Graph, projections: &[Projection]) -> ValueId {
     let first = projections.iter().map(|p| p.matmul).min().expect("there is a projection to replace");
     let Node { ref inputs, layer, .. } = graph.nodes[first];
