@@ -23,17 +23,17 @@ pub enum Violation {
     /// The chunk is not among those that remain after the plan.
     #[error("record {record} lies in {chunk}, which does not exist")]
     NoSuchChunk {
-        /// Who.
+        /// Index of the record.
         record: usize,
-        /// Where.
+        /// The chunk it was placed in.
         chunk: ChunkId,
     },
     /// The tensor passes the end of its chunk.
     #[error("record {record} ends at byte {end} of {chunk}, which has {bytes}")]
     OutsideChunk {
-        /// Who.
+        /// Index of the record.
         record: usize,
-        /// Where.
+        /// The chunk it was placed in.
         chunk: ChunkId,
         /// One past its last byte.
         end: u128,
@@ -43,7 +43,7 @@ pub enum Violation {
     /// The offset is no multiple of the alignment.
     #[error("record {record} starts at byte {offset}, no multiple of {alignment}")]
     Unaligned {
-        /// Who.
+        /// Index of the record.
         record: usize,
         /// Bytes from the start of its chunk.
         offset: usize,
@@ -57,7 +57,7 @@ pub enum Violation {
         first: usize,
         /// The later record.
         second: usize,
-        /// Where.
+        /// The chunk it was placed in.
         chunk: ChunkId,
     },
     /// A new chunk whose id is not above all ids before it.

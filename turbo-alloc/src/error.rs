@@ -8,19 +8,19 @@ pub enum AllocError {
     /// [`PlannerConfig::alignment`](crate::PlannerConfig::alignment) cannot be aligned to.
     #[error("alignment must be a power of two, got {alignment}")]
     Alignment {
-        /// What was asked for, in bytes.
+        /// The given value, bytes.
         alignment: usize,
     },
     /// [`PlannerConfig::chunk_bytes`](crate::PlannerConfig::chunk_bytes) is no size of a chunk.
     #[error("chunk_bytes must be 1 or more and leave room to align, got {chunk_bytes}")]
     ChunkBytes {
-        /// What was asked for, in bytes.
+        /// The given value, bytes.
         chunk_bytes: usize,
     },
     /// [`PlannerConfig::scale`](crate::PlannerConfig::scale) would make a chunk too small.
     #[error("scale must be finite and 1 or more, got {scale}")]
     Scale {
-        /// What was asked for.
+        /// The given value.
         scale: f64,
     },
     /// A tensor that dies before it is born.

@@ -28,10 +28,9 @@
 //! # Ok::<(), turbo_alloc::AllocError>(())
 //! ```
 //!
-//! In reading order: [`UsageRecord`] and [`peak_live_bytes`] (what is asked), [`MemoryPlan`] (what is
-//! answered), [`PlannerConfig`] and [`Policy`], [`Planner`] (Algorithm 1), [`check`](check()) and
-//! [`Ledger`] (is the answer sound?), [`Strategy`] and [`baselines`] (what others do), [`report`]
-//! (tables and pictures).
+//! In reading order: [`UsageRecord`] and [`peak_live_bytes`] (the input), [`MemoryPlan`] (the output),
+//! [`PlannerConfig`] and [`Policy`], [`Planner`] (Algorithm 1), [`check`](check()) and [`Ledger`] (is a
+//! plan sound?), [`Strategy`] and [`baselines`] (other allocators), [`report`] (tables and pictures).
 
 pub mod baselines;
 mod check;

@@ -57,7 +57,7 @@ impl MemoryPlan {
         sum(&self.chunks)
     }
 
-    /// Bytes that this plan asks the device for; summed as [`MemoryPlan::footprint`].
+    /// Bytes to obtain from the device for this plan; summed as [`MemoryPlan::footprint`].
     pub fn grown_bytes(&self) -> usize {
         sum(&self.grow)
     }

@@ -117,7 +117,7 @@ impl Planner {
 
     /// Keeps the chunk until as many [`unpin`](Self::unpin)s have followed, used or not.
     ///
-    /// For whoever keeps addresses into it beyond one plan: a cached binding, a captured CUDA graph.
+    /// For callers that keep addresses into it beyond one plan: a cached binding, a captured CUDA graph.
     /// A pin says nothing of the bytes: later plans still place tensors there.
     ///
     /// # Errors
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(planner.pin(ChunkId(1)), Err(AllocError::UnknownChunk { chunk: ChunkId(1) }));
     }
 
-    /// Who held addresses until now used the chunk until now, also when nothing was planned meanwhile.
+    /// A pin counts as use of the chunk until it ends, also when nothing was planned meanwhile.
     #[test]
     fn idle_plans_are_counted_from_the_unpin() {
         let mut planner = planner(Policy::RetainFor { plans: 2 });

@@ -1,4 +1,4 @@
-//! What the planner is asked: when each tensor is alive and how many bytes it needs.
+//! The planner's input: when each tensor is alive and how many bytes it needs.
 //!
 //! In: the position of operators in execution order. Out: plain records, and the bytes that any
 //! allocator must hold at once. Source: Fang et al., PPoPP'21, §4.2.

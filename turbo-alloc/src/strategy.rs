@@ -1,4 +1,4 @@
-//! Any way of giving tensors their memory, asked one request after the other.
+//! Any way of giving tensors their memory, for one request after the other.
 //!
 //! One narrow trait, so that one report can run the planner beside the [`baselines`](crate::baselines).
 //! What is counted is what the device sees: bytes obtained from it and given back to it.

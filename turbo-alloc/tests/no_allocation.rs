@@ -24,7 +24,7 @@ thread_local! {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: `layout` is the caller's, who promises that its size is not zero.
+        // SAFETY: `layout` is the caller's, which promises that its size is not zero.
         unsafe { System.alloc(layout) }
     }
 

@@ -87,7 +87,7 @@ struct Answer {
     peak_live_bytes: usize,
 }
 
-/// A [`Chunk`] whose id is called `chunk`, as in a placement.
+/// A [`Chunk`] with its id in the field `chunk`, as in a placement.
 #[derive(Serialize)]
 struct Grown {
     chunk: ChunkId,

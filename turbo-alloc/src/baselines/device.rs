@@ -35,7 +35,7 @@ impl Device {
     }
 }
 
-/// Gives out one tensor's memory when asked, and takes it back.
+/// Gives out the memory of one tensor at a time, and takes it back.
 pub(super) trait OnDemand {
     /// What it needs to know to take a tensor's memory back.
     type Block: Clone;
