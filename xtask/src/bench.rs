@@ -1,8 +1,8 @@
 //! `cargo xtask bench`: runs a figure of turbo-bench in release, from the workspace root.
 //!
 //! The figures `cpu` and `serve` compare turbo with engines that live in Python and take gigabytes: they are installed
-//! first, unless nothing that is asked of `serve` has them in it. `serve` runs the server, which is built first, and makes
-//! texts of the words of a published model, which is fetched first.
+//! first, unless no requested regime of `serve` has them in it. `serve` runs the server, which is built first, and
+//! makes texts of the words of a published model, which is fetched first.
 
 use std::process::{Command, Stdio};
 
@@ -54,12 +54,12 @@ pub(crate) fn run(workspace: &Workspace, progress: Progress, arguments: &Argumen
 /// Which of the engines that turbo is compared with.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Peers {
-    /// Nobody is, or somebody else's are used.
+    /// None, or the user names their Python.
     #[default]
     None,
     /// Every one.
     All,
-    /// Those that `--list` names beside what is asked for, and often none.
+    /// Those that `--list` names for the requested regimes, often none.
     AsListed,
 }
 

@@ -95,8 +95,8 @@ fn clippy(workspace: &Workspace, what: &[&str]) -> Result<()> {
     cargo(workspace, &[&["clippy", "--quiet"], what, &["--", "--deny", "warnings"]].concat())
 }
 
-/// Other processors and systems, and what is type-checked for them: the portable path has to stay portable, and whoever
-/// takes a library may have another system. The server's TLS wants a C compiler for each, so it is not among them.
+/// Other processors and systems, and what is type-checked for them: the portable path has to stay portable, and a user
+/// of a library may have another system. The server's TLS wants a C compiler for each, so it is not among them.
 const ELSEWHERE: [(&str, &[&str]); 3] = [
     ("aarch64-unknown-linux-gnu", &["turbo-kernels"]),
     ("aarch64-apple-darwin", &["turbo-models", "turbo-sched"]),
@@ -159,7 +159,7 @@ fn heads(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// The files of a checkout that somebody wrote, by language.
+/// The source files of a checkout, without generated ones, by language.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sources {
     rust: Vec<PathBuf>,

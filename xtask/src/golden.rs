@@ -2,7 +2,7 @@
 //!
 //! In: `reference/make_references.py` and the exact versions in `reference/requirements.txt`. Out: the folders of
 //! [`FIXTURES`], and a list of what changed. On one machine the same script gives the same bytes, so a change
-//! that nobody intended shows at once.
+//! that was not intended shows at once.
 
 use std::collections::BTreeMap;
 use std::env::var_os;

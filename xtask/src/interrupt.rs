@@ -1,4 +1,4 @@
-//! Ctrl-C, SIGTERM and SIGHUP, counted: whoever waits in a loop asks here and cleans up before leaving.
+//! Ctrl-C, SIGTERM and SIGHUP, counted: a loop that waits polls the count and cleans up before it ends.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

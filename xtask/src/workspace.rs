@@ -1,4 +1,4 @@
-//! The workspace as `cargo metadata` describes it: where it is, its crates, who uses whom.
+//! The workspace as `cargo metadata` describes it: where it is, its crates, and which uses which.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;

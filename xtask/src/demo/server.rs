@@ -146,7 +146,7 @@ fn ready_address(line: &str) -> Option<&str> {
     line.strip_prefix("listening on ").map(str::trim).filter(|address| address.starts_with("http://"))
 }
 
-/// Reads on until the end, also when nobody listens any more: a full pipe would stop the writer.
+/// Reads on until the end, also when the receiver is gone: a full pipe would stop the writer.
 fn lines_of(output: impl std::io::Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
