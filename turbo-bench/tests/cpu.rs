@@ -436,7 +436,7 @@ fn a_goal_for_batches_that_nobody_measured_is_not_forgotten() {
     section.model = "bert-base".to_owned();
     let Rows::Batches(cases) = &mut section.rows else { panic!("batches were asked for") };
     for case in cases.iter_mut().filter(|case| case.rival == "again") {
-        case.rival = "ov".to_owned(); // without it the goal is not judged
+        case.rival = "ov".to_owned(); // a ratio counts only where this rival took part
     }
     assert_eq!(judged(&comparison, "BERT-base, f32: 20 × "), [true, true, false, false]);
     assert_eq!(judged(&comparison, "MiniLM, f32: 20 × "), [false; 4]);
