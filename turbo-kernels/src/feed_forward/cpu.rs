@@ -15,12 +15,12 @@ use crate::{
     bias_act::{self, Accuracy, with_activation},
     device::{Cpu, CpuQueue, SharedMut},
     gemm::{
-        Blocks, Course, Cut, Finish, Format, FormatKernel, Group, Groups, Halves, Met, OneRoom, PackedWeight,
-        Panels, Piece, Place, ProductRows, RING, RUN, Stage, Store, Tile, activate, activate_in_place,
-        features, panel_width, row_of,
+        Block, Blocks, Course, Cut, Finish, Format, FormatKernel, Group, Groups, Halves, Met, OneRoom,
+        PackedWeight, Panels, Piece, Place, ProductRows, RING, RUN, Stage, Store, Tile, activate,
+        activate_in_place, features, panel_width, row_of,
     },
     norm::NormGroup,
-    simd::{Kernel, Simd},
+    simd::{Kernel, Simd, SupportedIsa},
 };
 
 /// Stages, in their order.
@@ -47,95 +47,181 @@ pub(crate) fn feed_forward(
     if out.is_empty() {
         return Ok(());
     }
-    let FeedForward { up, up_bias, hidden, down, down_bias, residual, norm } = layer;
-    let rows = out.len() / down.out_features();
-    let between = Between::of(hidden, up, down);
-    let row_words = up.tile_words(1).max(down.tile_words(1)).max(between.row_words(up) / RAW_VALUES);
-    let blocks = match between {
-        Between::Nothing => down.blocks(),
-        Between::Rows => Blocks::whole(down.in_features()),
-    };
-    let block_words = up.in_features() + down.block_words(1, blocks.longest()) + down.out_features();
-    let tile_rows = up.tile_rows().min(down.tile_rows());
-    let (groups, blocks) =
-        Groups::in_blocks(rows, tile_rows, row_words, (blocks, block_words), queue.threads());
-    let of_x = Blocks::whole(up.in_features());
-    let for_x = ProductRows::words(groups, of_x, up, RING);
-    let for_hidden = ProductRows::ring_words(groups, blocks, down, 1);
-    let for_raw = groups.tracks() * groups.room_rows() * between.row_words(up);
-    let (team, words) = queue.team_and_shared(for_x + for_hidden + for_raw)?;
-    let (for_x, rest) = words.split_at_mut(for_x);
-    let (for_hidden, raw) = rest.split_at_mut(for_hidden);
-    let input = ProductRows::of(groups, of_x, up, x, RING, SharedMut::new(for_x));
-    let packed = ProductRows::ring(groups, blocks, down, 1, SharedMut::new(for_hidden));
-    let raw = Raw { values: SharedMut::new(raw), groups, width: up.out_features(), between };
+    let rows = out.len() / layer.down.out_features();
+    let cutting = Cutting::of(&layer, rows, queue.threads());
+    let (team, scratch) = queue.team_and_shared(cutting.scratch.iter().sum())?;
+    let work = Work::new(cpu.supported_isa(), cutting, x, layer, scratch, out, team.threads());
+    work.course().run(team, |_, piece| work.run(piece));
+    Ok(())
+}
 
-    let threads = team.threads();
-    let up_cut = Cut::new(groups, Panels::of_block(up, blocks), threads);
-    let down_cut = Cut::new(groups, Panels::in_blocks(down, blocks), threads);
-    let out = SharedMut::new(out);
-    let norm = norm.map(|weights| NormGroup { isa: cpu.supported_isa(), weights, out });
-    let mut stages = [Stage::default(); 5];
-    stages[PACK] = Stage::shared(input.pieces());
-    stages[UP] = up_cut.stage();
-    stages[REARRANGE] = Stage::shared(if between == Between::Nothing { 0 } else { packed.pieces() });
-    stages[DOWN] = down_cut.stage();
-    stages[NORMALISE] = Stage::shared(norm.map_or(0, |norm| norm.pieces(groups.most_rows())));
-    // Each stage has what it reads from the stages before it in its group, and a place in the rings is free when the
-    // group that had it is done: the course runs a piece no sooner.
-    // The hidden values of one group, or a block of them, are all that a second-level cache has room for. Where there
-    // are none, int8 still writes a scale and a zero point of each row.
-    let writer = [UP, REARRANGE].into_iter().find(|&stage| stages[stage].pieces() > 0);
-    let one_room = writer.map(|writer| OneRoom { writer, last_reader: DOWN });
-    let (tracks, count) = (groups.tracks(), groups.count() * blocks.count());
-    let course = Course { tracks, groups: count, stages, one_room };
-    course.run(team, |_, Piece { group, stage, index }| {
-        let (group, block) = blocks.of_group(group);
-        let rows_of_x = (group, of_x.get(0));
+/// How rows are cut into groups and hidden values into blocks, and what memory that takes.
+struct Cutting {
+    between: Between,
+    groups: Groups,
+    /// Of the hidden values.
+    blocks: Blocks,
+    /// All of a row of `x`.
+    whole: Blocks,
+    /// Words for packed rows of `x`, for packed hidden values, and for those that are written as rows first.
+    scratch: [usize; 3],
+}
+
+impl Cutting {
+    fn of(layer: &FeedForward<'_, PackedWeight, &[f32]>, rows: usize, threads: usize) -> Cutting {
+        let (up, down) = (layer.up, layer.down);
+        let between = Between::of(layer.hidden, up, down);
+        let row_words = up.tile_words(1).max(down.tile_words(1)).max(between.row_words(up) / RAW_VALUES);
+        let blocks = match between {
+            Between::Nothing => down.blocks(),
+            Between::Rows => Blocks::whole(down.in_features()),
+        };
+        let block_words = up.in_features() + down.block_words(1, blocks.longest()) + down.out_features();
+        let tile_rows = up.tile_rows().min(down.tile_rows());
+        let (groups, blocks) = Groups::in_blocks(rows, tile_rows, row_words, (blocks, block_words), threads);
+        let whole = Blocks::whole(up.in_features());
+        let scratch = [
+            ProductRows::words(groups, whole, up, RING),
+            ProductRows::ring_words(groups, blocks, down, 1),
+            groups.tracks() * groups.room_rows() * between.row_words(up),
+        ];
+        Cutting { between, groups, blocks, whole, scratch }
+    }
+}
+
+/// A layer over its rows: what a piece of each stage reads and writes.
+struct Work<'a> {
+    isa: SupportedIsa,
+    layer: FeedForward<'a, PackedWeight, &'a [f32]>,
+    cutting: Cutting,
+    x: &'a [f32],
+    /// Rows of `x` as the first product reads them.
+    input: ProductRows<'a>,
+    up: Cut,
+    raw: Raw<'a>,
+    /// Hidden values as the second product reads them.
+    packed: ProductRows<'a>,
+    down: Cut,
+    norm: Option<NormGroup<'a>>,
+    out: SharedMut<'a, f32>,
+}
+
+impl<'a> Work<'a> {
+    fn new(
+        isa: SupportedIsa,
+        cutting: Cutting,
+        x: &'a [f32],
+        layer: FeedForward<'a, PackedWeight, &'a [f32]>,
+        scratch: &'a mut [f32],
+        out: &'a mut [f32],
+        threads: usize,
+    ) -> Work<'a> {
+        let Cutting { between, groups, blocks, whole, scratch: [for_x, for_hidden, _] } = cutting;
+        let (for_x, rest) = scratch.split_at_mut(for_x);
+        let (for_hidden, for_raw) = rest.split_at_mut(for_hidden);
+        let (values, width) = (SharedMut::new(for_raw), layer.up.out_features());
+        let out = SharedMut::new(out);
+        Work {
+            isa,
+            x,
+            input: ProductRows::of(groups, whole, layer.up, x, RING, SharedMut::new(for_x)),
+            up: Cut::new(groups, Panels::of_block(layer.up, blocks), threads),
+            raw: Raw { values, groups, width, between },
+            packed: ProductRows::ring(groups, blocks, layer.down, 1, SharedMut::new(for_hidden)),
+            down: Cut::new(groups, Panels::in_blocks(layer.down, blocks), threads),
+            norm: layer.norm.map(|weights| NormGroup { isa, weights, out }),
+            out,
+            cutting,
+            layer,
+        }
+    }
+
+    /// Each stage has what it reads from the stages before it in its group, and a place in the rings is free when the
+    /// group that had it is done: the course runs a piece no sooner.
+    fn course(&self) -> Course<5> {
+        let Cutting { between, groups, blocks, .. } = self.cutting;
+        let mut stages = [Stage::default(); 5];
+        stages[PACK] = Stage::shared(self.input.pieces());
+        stages[UP] = self.up.stage();
+        stages[REARRANGE] = Stage::shared(if between == Between::Nothing { 0 } else { self.packed.pieces() });
+        stages[DOWN] = self.down.stage();
+        stages[NORMALISE] = Stage::shared(self.norm.map_or(0, |norm| norm.pieces(groups.most_rows())));
+        // The hidden values of one group, or a block of them, are all that a second-level cache has room for. Where there
+        // are none, int8 still writes a scale and a zero point of each row.
+        let writer = [UP, REARRANGE].into_iter().find(|&stage| stages[stage].pieces() > 0);
+        let one_room = writer.map(|writer| OneRoom { writer, last_reader: DOWN });
+        Course { tracks: groups.tracks(), groups: groups.count() * blocks.count(), stages, one_room }
+    }
+
+    fn run(&self, Piece { group, stage, index }: Piece) {
+        let (group, block) = self.cutting.blocks.of_group(group);
         match stage {
-            PACK if !block.is_first() => {}
-            // SAFETY: a piece has its own rows.
-            PACK => unsafe { input.pack(group, index, |row| row_of(x, row, up)) },
-            UP => match (between, hidden) {
-                (Between::Nothing, Hidden::Activation(activation)) => {
-                    let (to, stride, columns) = (packed.of_group(group), packed.stride(), block.values());
-                    let cut = up_cut.behind(columns.start / up.panel_width());
-                    let finish =
-                        Put { bias: up_bias, activation, columns: (columns.start, columns.end), to, stride };
-                    // SAFETY: the group is packed, and the piece has its own columns of the hidden values.
-                    unsafe { input.multiply(rows_of_x, cut, index, finish) }
+            PACK if block.is_first() => self.pack(group, index),
+            UP => self.multiply_up(group, block, index),
+            REARRANGE => self.rearrange(group, index),
+            DOWN => self.multiply_down(group, block, index),
+            NORMALISE if block.is_last() => self.normalise(group, index),
+            // rows of x are packed before the first block, and normalised behind the last
+            _ => {}
+        }
+    }
+
+    fn pack(&self, group: Group, index: usize) {
+        // SAFETY: a piece has its own rows.
+        unsafe { self.input.pack(group, index, |row| row_of(self.x, row, self.layer.up)) }
+    }
+
+    fn multiply_up(&self, group: Group, block: Block, index: usize) {
+        let FeedForward { up, up_bias, hidden, .. } = self.layer;
+        let rows = (group, self.cutting.whole.get(0));
+        match (self.cutting.between, hidden) {
+            (Between::Nothing, Hidden::Activation(activation)) => {
+                let (to, stride) = (self.packed.of_group(group), self.packed.stride());
+                let columns = (block.values().start, block.values().end);
+                let cut = self.up.behind(columns.0 / up.panel_width());
+                // SAFETY: the group is packed, and the piece has its own columns of the hidden values.
+                unsafe {
+                    self.input.multiply(
+                        rows,
+                        cut,
+                        index,
+                        Put { bias: up_bias, activation, columns, to, stride },
+                    );
                 }
-                // SAFETY: the group is packed, and the piece has its own columns of the raw values.
-                _ => unsafe {
-                    input.multiply(rows_of_x, up_cut, index, raw.store(group, up_bias, hidden));
-                },
+            }
+            // SAFETY: the group is packed, and the piece has its own columns of the raw values.
+            _ => unsafe {
+                self.input.multiply(rows, self.up, index, self.raw.store(group, up_bias, hidden));
             },
-            REARRANGE => {
-                for row in groups.rows_of_piece(group, index).0 {
-                    if let Hidden::Gate(activation) = hidden {
-                        // SAFETY: a piece has its own rows.
-                        let values = unsafe { raw.row_mut(group, row) };
-                        cpu.supported_isa().run(GateRow { activation, values });
-                    }
-                }
-                // SAFETY: a piece has its own rows, raw and packed.
-                unsafe { packed.pack(group, index, |row| &raw.row(group, row)[..down.in_features()]) }
-            }
-            DOWN => {
-                let epilogue = Epilogue::sum(down_bias, residual);
-                let finish = Store::new(down.out_features(), epilogue, 0, out);
-                // SAFETY: the group is packed, and the piece has its own columns of the output.
-                unsafe { packed.multiply((group, block), down_cut, index, finish) }
-            }
-            _ if !block.is_last() => {}
-            _ => {
-                let norm = norm.expect("without a norm its stage has no pieces");
-                // SAFETY: all columns of the rows are there, and no other piece has these rows.
-                unsafe { norm.run(groups.rows(group), index) }
+        }
+    }
+
+    /// Gates raw values, if there is a gate, and packs them.
+    fn rearrange(&self, group: Group, index: usize) {
+        if let Hidden::Gate(activation) = self.layer.hidden {
+            for row in self.cutting.groups.rows_of_piece(group, index).0 {
+                // SAFETY: a piece has its own rows.
+                let values = unsafe { self.raw.row_mut(group, row) };
+                self.isa.run(GateRow { activation, values });
             }
         }
-    });
-    Ok(())
+        let width = self.layer.down.in_features();
+        // SAFETY: a piece has its own rows, raw and packed.
+        unsafe { self.packed.pack(group, index, |row| &self.raw.row(group, row)[..width]) }
+    }
+
+    fn multiply_down(&self, group: Group, block: Block, index: usize) {
+        let FeedForward { down, down_bias, residual, .. } = self.layer;
+        let finish = Store::new(down.out_features(), Epilogue::sum(down_bias, residual), 0, self.out);
+        // SAFETY: the group is packed, and the piece has its own columns of the output.
+        unsafe { self.packed.multiply((group, block), self.down, index, finish) }
+    }
+
+    fn normalise(&self, group: Group, index: usize) {
+        let norm = self.norm.expect("without a norm its stage has no pieces");
+        // SAFETY: all columns of the rows are there, and no other piece has these rows.
+        unsafe { norm.run(self.cutting.groups.rows(group), index) }
+    }
 }
 
 /// What stands between the first product's epilogue and the second product.
