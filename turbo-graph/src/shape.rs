@@ -17,11 +17,11 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
     match op {
         Op::Embed => {
             inputs.count(2)?;
-            inputs.lookup(0)
+            Ok(inputs.lookup(0)?.shape)
         }
         Op::MatMul => {
             inputs.count(2)?;
-            inputs.product(0, 1)
+            Ok(inputs.product(0, 1)?.shape)
         }
         Op::AddBias => {
             inputs.count(2)?;
@@ -104,28 +104,28 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
         }
         Op::Linear { .. } => {
             inputs.count_with_optional(2)?;
-            inputs.biased_product(2)
+            Ok(inputs.biased_product(2)?.shape)
         }
         Op::ResidualLinear { bias } => {
             let places = Addends { bias: *bias, residual: true }.places(2);
             inputs.count(places.next)?;
             let rows = inputs.product(0, 1)?;
             inputs.addends(places, &rows)?;
-            Ok(rows)
+            Ok(rows.shape)
         }
         Op::LinearLayerNorm { adds, .. } => {
             let places = adds.places(2);
             inputs.count_with_optional(places.next + 1)?;
             let rows = inputs.product(0, 1)?;
             inputs.addends(places, &rows)?;
-            inputs.norm_of(&rows, places.next)
+            inputs.norm_of(rows, places.next)
         }
         Op::FeedForward(parts) => inputs.feed_forward(parts),
         Op::LinearMaxPool => {
             inputs.count_with_optional(2)?;
             inputs.per_token(0, "a row of values per token")?;
             let product = inputs.biased_product(2)?;
-            Ok(Shape(vec![Dim::BatchSize, Dim::Fixed(product.last_fixed().unwrap_or(0))]))
+            Ok(Shape(vec![Dim::BatchSize, Dim::Fixed(product.columns)]))
         }
         Op::ResidualLayerNorm { .. } => {
             inputs.count_with_optional(3)?;
@@ -149,13 +149,24 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
             let rows = inputs.lookup(0)?;
             for table in (2..gain).step_by(2) {
                 if inputs.lookup(table)? != rows {
-                    return Err(inputs.wrong(table, &format!("a table of rows {rows}")));
+                    return Err(inputs.wrong(table, &format!("a table of rows {}", rows.shape)));
                 }
             }
-            let hidden = rows.last_fixed().unwrap_or(0);
-            inputs.norm_weights(gain, hidden)?;
-            Ok(rows)
+            inputs.norm_of(rows, gain)
         }
+    }
+}
+
+/// Rows whose number of columns is known.
+#[derive(PartialEq)]
+struct Rows {
+    shape: Shape,
+    columns: usize,
+}
+
+impl Rows {
+    fn with_columns(&self, columns: usize) -> Rows {
+        Rows { shape: self.shape.with_columns(columns), columns }
     }
 }
 
@@ -225,43 +236,45 @@ impl Inputs<'_> {
     }
 
     /// Rows of the table at `table`, one for each id of the input after it.
-    fn lookup(&self, table: usize) -> Result<Shape, GraphError> {
-        let [Dim::Fixed(_), hidden @ Dim::Fixed(_)] = self.shapes[table].0[..] else {
+    fn lookup(&self, table: usize) -> Result<Rows, GraphError> {
+        let [Dim::Fixed(_), Dim::Fixed(columns)] = self.shapes[table].0[..] else {
             return Err(self.wrong(table, "[rows, hidden_size]"));
         };
         let mut dims = self.shapes[table + 1].0.clone();
-        dims.push(hidden);
-        Ok(Shape(dims))
+        dims.push(Dim::Fixed(columns));
+        Ok(Rows { shape: Shape(dims), columns })
     }
 
-    fn product(&self, x: usize, weight: usize) -> Result<Shape, GraphError> {
-        self.columns(x)?;
-        self.product_of(self.shapes[x], weight)
+    /// The rows at `input`.
+    fn rows(&self, input: usize) -> Result<Rows, GraphError> {
+        Ok(Rows { columns: self.columns(input)?, shape: self.shapes[input].clone() })
     }
 
-    /// The product of rows of a fixed number of columns.
-    fn product_of(&self, rows: &Shape, weight: usize) -> Result<Shape, GraphError> {
-        let columns = rows.last_fixed().unwrap_or(0);
+    fn product(&self, x: usize, weight: usize) -> Result<Rows, GraphError> {
+        self.product_of(&self.rows(x)?, weight)
+    }
+
+    fn product_of(&self, rows: &Rows, weight: usize) -> Result<Rows, GraphError> {
         match self.shapes[weight].0[..] {
-            [Dim::Fixed(out), Dim::Fixed(k)] if k == columns => Ok(rows.with_columns(out)),
-            _ => Err(self.wrong(weight, &format!("[out, {columns}]"))),
+            [Dim::Fixed(out), Dim::Fixed(k)] if k == rows.columns => Ok(rows.with_columns(out)),
+            _ => Err(self.wrong(weight, &format!("[out, {}]", rows.columns))),
         }
     }
 
     /// The product of the first two inputs, and the bias at `bias` if it is given.
-    fn biased_product(&self, bias: usize) -> Result<Shape, GraphError> {
+    fn biased_product(&self, bias: usize) -> Result<Rows, GraphError> {
         let product = self.product(0, 1)?;
         if bias < self.shapes.len() {
-            self.vector(bias, product.last_fixed().unwrap_or(0))?;
+            self.vector(bias, product.columns)?;
         }
         Ok(product)
     }
 
     /// A bias and a residual of rows that a product gives.
-    fn addends(&self, places: AddendPlaces, rows: &Shape) -> Result<(), GraphError> {
-        places.bias.map_or(Ok(()), |bias| self.vector(bias, rows.last_fixed().unwrap_or(0)))?;
-        match places.residual.filter(|&residual| self.shapes[residual] != rows) {
-            Some(residual) => Err(self.wrong(residual, &rows.to_string())),
+    fn addends(&self, places: AddendPlaces, rows: &Rows) -> Result<(), GraphError> {
+        places.bias.map_or(Ok(()), |bias| self.vector(bias, rows.columns))?;
+        match places.residual.filter(|&residual| *self.shapes[residual] != rows.shape) {
+            Some(residual) => Err(self.wrong(residual, &rows.shape.to_string())),
             None => Ok(()),
         }
     }
@@ -273,36 +286,29 @@ impl Inputs<'_> {
             None => self.count(places.next)?,
         }
         let up = self.product(0, 1)?;
-        let wide = up.last_fixed().unwrap_or(0);
-        parts.up_bias().map_or(Ok(()), |bias| self.vector(bias, wide))?;
+        parts.up_bias().map_or(Ok(()), |bias| self.vector(bias, up.columns))?;
         let hidden = match parts.hidden {
-            Hidden::Activation(_) => wide,
-            Hidden::Gate(_) if wide.is_multiple_of(2) => wide / 2,
+            Hidden::Activation(_) => up.columns,
+            Hidden::Gate(_) if up.columns.is_multiple_of(2) => up.columns / 2,
             Hidden::Gate(_) => return Err(self.wrong(1, "an even number of rows")),
         };
         let rows = self.product_of(&up.with_columns(hidden), 2)?;
         self.addends(places, &rows)?;
         match parts.norm {
-            Some(_) => self.norm_of(&rows, places.next),
-            None => Ok(rows),
+            Some(_) => self.norm_of(rows, places.next),
+            None => Ok(rows.shape),
         }
     }
 
     /// Rows at `x` with the weights of a norm from `weights` on.
     fn norm(&self, x: usize, weights: usize) -> Result<Shape, GraphError> {
-        self.columns(x)?;
-        self.norm_of(self.shapes[x], weights)
+        self.norm_of(self.rows(x)?, weights)
     }
 
-    /// Rows of a fixed number of columns with the weights of a norm from `weights` on.
-    fn norm_of(&self, rows: &Shape, weights: usize) -> Result<Shape, GraphError> {
-        self.norm_weights(weights, rows.last_fixed().unwrap_or(0))?;
-        Ok(rows.clone())
-    }
-
-    /// Gain and, if it is given, offset: the last inputs.
-    fn norm_weights(&self, first: usize, columns: usize) -> Result<(), GraphError> {
-        (first..self.shapes.len()).try_for_each(|input| self.vector(input, columns))
+    /// Rows with the weights of a norm from `weights` on: gain and, if it is given, offset, the last inputs.
+    fn norm_of(&self, rows: Rows, weights: usize) -> Result<Shape, GraphError> {
+        (weights..self.shapes.len()).try_for_each(|input| self.vector(input, rows.columns))?;
+        Ok(rows.shape)
     }
 
     /// A row per token that holds these heads, to their columns alone.
@@ -388,9 +394,12 @@ impl Inputs<'_> {
                 (rows, format!("a row per sequence that holds heads {q}"))
             }
         };
-        let width = self.shapes[0].last_fixed().unwrap_or(0);
-        let fits = q.width() > 0 && q.end() <= width && *self.shapes[0] == rows.with_columns(width);
-        if fits { Ok(rows) } else { Err(self.wrong(0, &expected)) }
+        let fits = |width| q.end() <= width && *self.shapes[0] == rows.with_columns(width);
+        if q.width() > 0 && self.shapes[0].last_fixed().is_some_and(fits) {
+            Ok(rows)
+        } else {
+            Err(self.wrong(0, &expected))
+        }
     }
 
     fn heads(&self, input: usize) -> Result<HeadTensor, GraphError> {
