@@ -20,7 +20,7 @@ pub(crate) struct Choice {
     /// (`minilm,batch1`); see --list
     #[arg(long, value_delimiter = ',', value_name = "WORD,…")]
     pub(crate) only: Vec<String>,
-    /// Only what the record does not have yet, not of everyone, or measured in an earlier way
+    /// Only what the record lacks, lacks for some engine, or has measured in an earlier way
     #[arg(long)]
     pub(crate) missing: bool,
     /// Print the regimes, and measure nothing

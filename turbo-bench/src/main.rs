@@ -66,7 +66,7 @@ enum Command {
         #[arg(long, value_enum, default_value = "f32")]
         dtype: Precision,
     },
-    /// Become another program, one that is killed when whoever has started it ends; how `serve` starts servers
+    /// Become another program, which is killed when its parent ends; how `serve` starts servers
     #[cfg(target_os = "linux")]
     Bound {
         /// The program, and what it is called with

@@ -56,7 +56,7 @@ pub enum GraphError {
     /// The packed layout was requested, but an operator needs padded rows.
     #[error(
         "{op} needs padded rows: the packed layout takes the attention pass, which finds softmax(mask(q·kᵀ))·v whose \
-         steps nobody else reads"
+         steps nothing else reads"
     )]
     NotPackable {
         /// The operator.

@@ -51,7 +51,7 @@ fn packing_needs_the_attention_pass() {
     assert_eq!(
         refused.to_string(),
         "batched_matmul needs padded rows: the packed layout takes the attention pass, which finds \
-         softmax(mask(q·kᵀ))·v whose steps nobody else reads"
+         softmax(mask(q·kᵀ))·v whose steps nothing else reads"
     );
 }
 

@@ -115,7 +115,7 @@ async fn ask_while_it_stops(siege: &Siege<'_>, trial: &mut Trial) -> Result<Opti
                 // The system had accepted the connection, or was about to.
                 raw::Reply::Broken(ErrorKind::ConnectionReset)
                 | raw::Reply::NoConnection(ErrorKind::ConnectionReset) => {
-                    mishap = Some(format!("somebody was reset at the door: {reply}"));
+                    mishap = Some(format!("a client was reset before its request was read: {reply}"));
                     is_after
                 }
                 _ => false,

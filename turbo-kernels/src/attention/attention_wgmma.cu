@@ -181,8 +181,8 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Tiles<D>& tile
     const bool hides = start < whole_of_tile.first || min(next, end) > whole_of_tile.end;
     cp_async_wait<0>();
     const bool copied_not_finite = hides && has_copied_not_finite<T, D>(tiles.v[now]);
-    wgmma_fence_shared();
     // the copies of all threads have landed, and no thread reads the tiles before any more
+    wgmma_fence_shared();
     if (__syncthreads_or(copied_not_finite)) {
       seen.start = start;
       rows.add_not_finite(tiles.v[now], seen);

@@ -89,5 +89,5 @@ fn weights_that_change_while_they_are_multiplied() {
 
 #[test]
 fn copies_that_products_do_not_see() {
-    is_found("wgmma_fence_shared();\n    // what everyone", "// what everyone", attention);
+    is_found("wgmma_fence_shared();\n    if (__syncthreads_or", "if (__syncthreads_or", attention);
 }
