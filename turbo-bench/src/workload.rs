@@ -29,7 +29,7 @@ pub fn zipf(count: usize, seed: u64) -> impl Iterator<Item = usize> {
 }
 
 /// Numbers of all 64 bits (SplitMix64; Steele et al., 2014).
-struct SplitMix(u64);
+pub(crate) struct SplitMix(pub(crate) u64);
 
 impl Iterator for SplitMix {
     type Item = u64;

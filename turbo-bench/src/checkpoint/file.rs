@@ -11,6 +11,8 @@ use std::{
 
 use serde_json::{Map, Value, json};
 
+use crate::workload::SplitMix;
+
 /// Values are made and written so many at a time.
 const BLOCK: u64 = 1 << 16;
 /// Half the width of the values around a centre; 0.02 is the standard deviation that BERT is initialised with.
@@ -152,24 +154,19 @@ fn header(dtype: Dtype, tensors: &[Tensor], seed: u64) -> io::Result<Vec<u8>> {
     Ok([&(json.len() as u64).to_le_bytes()[..], &json].concat())
 }
 
-/// Values that look random (SplitMix64; Steele et al., 2014), the same on every machine.
-struct Random {
-    state: u64,
-}
+/// Values that look random, the same on every machine.
+struct Random(SplitMix);
 
 impl Random {
     /// The values of the tensor `name`: a stream of its own, by the hash of its name (FNV-1a).
     fn of(seed: u64, name: &str) -> Self {
         let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        Self { state: name.bytes().fold(0xcbf2_9ce4_8422_2325 ^ seed, hash) }
+        Self(SplitMix(name.bytes().fold(0xcbf2_9ce4_8422_2325 ^ seed, hash)))
     }
 
     fn value(&mut self, values: Values) -> f32 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let unit = ((z ^ (z >> 31)) >> 40) as f32 / (1 << 23) as f32 - 1.0;
+        let z = self.0.next().expect("the numbers do not end");
+        let unit = (z >> 40) as f32 / (1 << 23) as f32 - 1.0;
         let centre = match values {
             Values::AroundZero => 0.0,
             Values::AroundOne => 1.0,
