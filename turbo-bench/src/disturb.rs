@@ -35,7 +35,12 @@ mod tests {
 
     #[test]
     fn it_ends_with_its_input() {
-        until_the_end_of(std::io::empty(), 0.05);
+        let (ended, end) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            until_the_end_of(std::io::empty(), 0.05);
+            ended.send(())
+        });
+        assert!(end.recv_timeout(Duration::from_secs(60)).is_ok(), "it goes on without its input");
     }
 
     #[test]
