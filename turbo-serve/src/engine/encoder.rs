@@ -123,6 +123,7 @@ impl Model {
             task,
             labels: checkpoint.labels().into(),
             score_function: checkpoint.score_function(),
+            pair_score_function: checkpoint.pair_score_function(),
             mask_token: checkpoint.tokenizer().and_then(mask_token),
             prompts: prompts(&checkpoint, options.default_prompt)?,
             rows: checkpoint.row_lens(task)?,

@@ -25,6 +25,8 @@ pub struct ModelInfo {
     pub labels: Arc<[String]>,
     /// How these logits become scores.
     pub score_function: ScoreFunction,
+    /// How the only one of a cross-encoder does where its folder is taken at its word: by the function that it names.
+    pub pair_score_function: ScoreFunction,
     /// What stands for a word that a masked language model is to guess, where its tokenizer has it.
     pub mask_token: Option<MaskToken>,
     /// What may be put before texts.

@@ -27,6 +27,8 @@ pub(super) struct Rules {
 /// How the inputs of one request are made into tokens.
 pub(super) struct Manner {
     pub truncation: Truncation,
+    /// Where it is less than the model's own.
+    pub max_input_length: Option<usize>,
     pub prompt: Prompt,
     /// Whether each input has to select tokens.
     pub selects: bool,
@@ -41,7 +43,15 @@ impl Rules {
         manner: &Manner,
     ) -> Result<Encoded, EngineError> {
         let (truncation, prompt) = (manner.truncation, &manner.prompt);
-        let encode = |text: Text<'_>| self.ask(input, |tokenizer| tokenizer.encode(text, truncation));
+        let limit = manner.max_input_length.unwrap_or(self.max_input_length);
+        let encode = |text: Text<'_>| match manner.max_input_length {
+            None => self.ask(input, |tokenizer| tokenizer.encode(text, truncation)),
+            Some(limit) => {
+                let encoded =
+                    self.ask(input, |tokenizer| tokenizer.limited_to(limit).encode(text, truncation));
+                encoded.map_err(|error| no_room(error, truncation))
+            }
+        };
         let mut encoded = match value {
             Input::Text(text) => encode(Text::One(&prompt.before(text)))?,
             Input::Pair(first, second) => {
@@ -51,12 +61,12 @@ impl Rules {
             Input::Ids(ids) => {
                 prompt.check(input)?;
                 // Before they are cut: no token is cut off for padding.
-                let ids = self.cut(input, self.unpadded(ids), truncation)?;
+                let ids = cut(input, self.unpadded(ids), truncation, limit)?;
                 Encoded { input_ids: ids.to_vec(), ..Encoded::default() }
             }
             Input::Encoded(encoded) => {
                 prompt.check(input)?;
-                self.cut(input, self.unpadded(&encoded.input_ids), Truncation::Off)?;
+                cut(input, self.unpadded(&encoded.input_ids), Truncation::Off, self.max_input_length)?;
                 encoded.clone()
             }
         };
@@ -116,21 +126,6 @@ impl Rules {
         }
     }
 
-    fn cut<'a>(
-        &self,
-        input: usize,
-        ids: &'a [u32],
-        truncation: Truncation,
-    ) -> Result<&'a [u32], EngineError> {
-        let (tokens, limit) = (ids.len(), self.max_input_length);
-        match truncation {
-            _ if tokens <= limit => Ok(ids),
-            Truncation::Off => Err(EngineError::TooLong { input, tokens, limit }),
-            Truncation::Left => Ok(&ids[tokens - limit..]),
-            Truncation::Right => Ok(&ids[..limit]),
-        }
-    }
-
     fn check_ids(&self, input: usize, encoded: &Encoded) -> Result<(), EngineError> {
         let Encoded { input_ids, token_type_ids, .. } = encoded;
         let (tokens, types) = (input_ids.len(), token_type_ids.len());
@@ -150,6 +145,29 @@ impl Rules {
             Some(id) => wrong(format!("it has token type {id}, the model's are below {limit}")),
             None => Ok(()),
         }
+    }
+}
+
+/// These, at most `limit` of them.
+fn cut(input: usize, ids: &[u32], truncation: Truncation, limit: usize) -> Result<&[u32], EngineError> {
+    let tokens = ids.len();
+    match truncation {
+        _ if tokens <= limit => Ok(ids),
+        Truncation::Off => Err(EngineError::TooLong { input, tokens, limit }),
+        Truncation::Left => Ok(&ids[tokens - limit..]),
+        Truncation::Right => Ok(&ids[..limit]),
+    }
+}
+
+/// What is cut is too long only where not even the special tokens around it have room.
+fn no_room(error: EngineError, truncation: Truncation) -> EngineError {
+    match error {
+        EngineError::TooLong { input, limit, .. } if truncation != Truncation::Off => {
+            let why =
+                format!("its special tokens alone are more than the {limit} that it may have: allow more");
+            EngineError::InvalidInput { input, why }
+        }
+        other => other,
     }
 }
 
@@ -179,7 +197,7 @@ mod tests {
         Rules { tokenizer: None, padding_id: None, max_input_length: 3, vocab_size: 10, type_vocab_size: 2 };
 
     fn encode(value: Input, truncation: Truncation, selects: bool) -> Result<Encoded, EngineError> {
-        RULES.encode(7, &value, &Manner { truncation, prompt: Prompt::None, selects })
+        RULES.encode(7, &value, &Manner { truncation, max_input_length: None, prompt: Prompt::None, selects })
     }
 
     #[test]
@@ -231,7 +249,11 @@ mod tests {
     fn padding_at_the_end_is_left_out_before_anything_is_cut() {
         let rules = Rules { padding_id: Some(0), ..RULES };
         let encode = |value: Input, truncation| {
-            rules.encode(7, &value, &Manner { truncation, prompt: Prompt::None, selects: false })
+            rules.encode(
+                7,
+                &value,
+                &Manner { truncation, max_input_length: None, prompt: Prompt::None, selects: false },
+            )
         };
         let padded = |tokens: &[u32]| [tokens, &[0; 100]].concat();
         for (tokens, truncation, left) in [

@@ -171,8 +171,10 @@ impl Engine {
         let row_len = shared.check(&request)?;
         let InferRequest { inputs, output, truncation, prompt_name, urgency, room, comes_again, .. } =
             request;
+        let limit = shared.info.max_input_length;
         let manner = Manner {
             truncation: truncation.unwrap_or_else(|| shared.info.default_truncation()),
+            max_input_length: request.max_input_length.filter(|&asked| asked < limit),
             prompt: shared.info.model.prompts.choose(prompt_name.as_deref())?,
             selects: output == OutputKind::Selected,
         };

@@ -33,6 +33,8 @@ pub(super) struct Question {
     pub(super) output: OutputKind,
     /// `None` is the server's default.
     pub(super) truncation: Option<Truncation>,
+    /// `None` is what the model takes.
+    pub(super) max_input_length: Option<usize>,
     /// `None` is the model's default.
     pub(super) prompt_name: Option<String>,
     pub(super) received: Instant,
@@ -40,8 +42,10 @@ pub(super) struct Question {
 
 impl Question {
     fn request(self) -> InferRequest {
-        let Self { inputs: Counted { inputs, .. }, output, truncation, prompt_name, .. } = self;
-        InferRequest { truncation, prompt_name, ..InferRequest::new(inputs, output) }
+        let Self {
+            inputs: Counted { inputs, .. }, output, truncation, max_input_length, prompt_name, ..
+        } = self;
+        InferRequest { truncation, max_input_length, prompt_name, ..InferRequest::new(inputs, output) }
     }
 }
 

@@ -25,6 +25,7 @@ pub(super) fn info() -> EngineInfo {
         task: Pooling::Mean.into(),
         labels: [].into(),
         score_function: ScoreFunction::Identity,
+        pair_score_function: ScoreFunction::Sigmoid,
         mask_token: Some(MaskToken { id: 1, text: "a".to_owned() }),
         prompts: Prompts::default(),
         rows: RowLens { pooled: Some(1), tokens: Some(2), selected: Some(VOCAB_SIZE) },

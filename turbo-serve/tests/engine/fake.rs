@@ -325,6 +325,7 @@ fn info() -> ModelInfo {
         task: Pooling::Mean.into(),
         labels: Arc::default(),
         score_function: ScoreFunction::Identity,
+        pair_score_function: ScoreFunction::Sigmoid,
         mask_token: None,
         prompts: Prompts::default(),
         rows: RowLens { pooled: Some(HIDDEN_SIZE), tokens: Some(HIDDEN_SIZE), selected: Some(2) },

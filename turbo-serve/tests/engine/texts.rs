@@ -109,6 +109,30 @@ fn texts_and_ids_share_a_request_and_a_batch() {
 }
 
 #[test]
+fn a_request_may_want_its_inputs_shorter_than_the_model_takes() {
+    let (engine, _) = with_workers(2);
+    let asked = |truncation, limit| {
+        let mut mixed = texts(["1 2 3 4 5 6 7 8 9 10", "5"]);
+        mixed.inputs.push(Input::Ids(vec![1, 2, 3, 4, 5]));
+        wait(engine.infer(InferRequest { truncation: Some(truncation), max_input_length: limit, ..mixed }))
+    };
+    // Of these the model takes 8.
+    for (limit, expected) in [
+        (None, [8, 1, 5]),
+        (Some(3), [3, 1, 3]),
+        (Some(1), [1, 1, 1]),
+        (Some(8), [8, 1, 5]),
+        (Some(99), [8, 1, 5]),
+    ] {
+        let response = asked(Truncation::Right, limit).unwrap();
+        let tokens: Vec<usize> = response.rows.iter().map(|row| row.tokens).collect();
+        assert_eq!(tokens, expected, "{limit:?}");
+    }
+    let too_long = EngineError::TooLong { input: 0, tokens: 10, limit: 3 };
+    assert_eq!(asked(Truncation::Off, Some(3)), Err(too_long));
+}
+
+#[test]
 fn one_bad_text_fails_its_request_before_anything_is_computed() {
     let (engine, control) = with_workers(2);
     let long = "1 ".repeat(9);

@@ -44,6 +44,7 @@ pub(crate) fn embedding() -> ModelInfo {
         task: Pooling::Mean.into(),
         labels: Arc::default(),
         score_function: ScoreFunction::Identity,
+        pair_score_function: ScoreFunction::Sigmoid,
         mask_token: None,
         prompts: Prompts::default(),
         rows: RowLens { pooled: Some(HIDDEN), tokens: Some(HIDDEN), selected: None },

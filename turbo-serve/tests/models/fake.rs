@@ -110,6 +110,7 @@ pub(crate) fn info(name: &str) -> EngineInfo {
         task: Pooling::Mean.into(),
         labels: Arc::default(),
         score_function: ScoreFunction::Identity,
+        pair_score_function: ScoreFunction::Sigmoid,
         mask_token: None,
         prompts: Prompts::default(),
         rows: RowLens { pooled: Some(1), tokens: None, selected: None },

@@ -70,6 +70,7 @@ pub(in crate::http) async fn embeddings(
         inputs: Counted { inputs: Vec::new(), arity },
         output: OutputKind::Pooled { normalize: true, dimensions },
         truncation: None,
+        max_input_length: None,
         prompt_name: None,
         received,
     };

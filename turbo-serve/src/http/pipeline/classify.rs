@@ -68,6 +68,7 @@ pub(in crate::http) async fn text_classification(
         inputs: Counted::batch(body.inputs.texts.into_iter().map(Input::Text).collect()),
         output: OutputKind::RAW,
         truncation: None,
+        max_input_length: None,
         prompt_name: None,
         received,
     };

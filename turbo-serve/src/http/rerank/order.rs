@@ -56,6 +56,7 @@ pub(super) fn question(pairs: Vec<Input>, truncation: Option<Truncation>, receiv
         inputs: Counted::batch(pairs),
         output: OutputKind::RAW,
         truncation,
+        max_input_length: None,
         prompt_name: None,
         received,
     }

@@ -85,6 +85,7 @@ pub(in crate::http) async fn predict(
         inputs,
         output: OutputKind::RAW,
         truncation: truncation(&target, body.truncate, body.truncation_direction),
+        max_input_length: None,
         prompt_name: None,
         received,
     };

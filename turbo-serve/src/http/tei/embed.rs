@@ -84,6 +84,7 @@ pub(in crate::http) async fn embed(
             dimensions: body.dimensions.map(|Count(count)| count),
         },
         truncation: truncation(&target, body.truncate, body.truncation_direction),
+        max_input_length: None,
         prompt_name: body.prompt_name,
         received,
     };
@@ -115,6 +116,7 @@ impl EmbedAllBody {
             inputs: self.inputs.0,
             output,
             truncation: truncation(target, self.truncate, self.truncation_direction),
+            max_input_length: None,
             prompt_name: self.prompt_name,
             received,
         }
@@ -150,6 +152,7 @@ pub(in crate::http) async fn similarity(
         inputs: Counted::batch(inputs),
         output: OutputKind::Pooled { normalize: true, dimensions: None },
         truncation: truncation(&target, parameters.truncate, parameters.truncation_direction),
+        max_input_length: None,
         prompt_name: parameters.prompt_name,
         received,
     };

@@ -57,8 +57,14 @@ impl EnsembleEngine {
 
     async fn answer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {
         let started = Instant::now();
-        let InferRequest { inputs, output, truncation, prompt_name, urgency, room, comes_again, goes_on } =
-            request;
+        if request.max_input_length.is_some() {
+            let why =
+                "each model of an ensemble counts tokens of its own: its inputs are not cut to a number";
+            return Err(EngineError::InvalidInput { input: 0, why: why.to_owned() });
+        }
+        let InferRequest {
+            inputs, output, truncation, prompt_name, urgency, room, comes_again, goes_on, ..
+        } = request;
         self.check(inputs.len(), output, prompt_name)?;
         // Before the first step, so that no member is unloaded between two.
         let mut members = self.members()?;
@@ -261,6 +267,7 @@ fn info(
             dtype: any.map_or("float32", |any| any.model.dtype),
             device: any.map_or_else(|| "cpu".to_owned(), |any| any.model.device.clone()),
             task: Task::SequenceClassification,
+            pair_score_function: ScoreFunction::Sigmoid,
             score_function: if labels.len() == 1 { ScoreFunction::Sigmoid } else { ScoreFunction::Softmax },
             rows: RowLens { pooled: Some(labels.len()), tokens: None, selected: None },
             labels,
