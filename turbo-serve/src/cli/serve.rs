@@ -154,9 +154,9 @@ pub(super) struct Arguments {
     /// to that, with a warning.
     #[arg(long, env, value_name = "N", default_value_t = EngineConfig::default().max_client_batch_size, help_heading = "HTTP")]
     max_client_batch_size: usize,
-    /// Most documents of one request to /v1/rerank or /v2/rerank
+    /// Most documents of one request to /v1/rerank or /v2/rerank, and pairs of one to /score
     ///
-    /// These are the routes of Cohere's and Jina's clients. Documents are ranked in parts of `--max-client-batch-size`;
+    /// These are the routes of Cohere's, Jina's and vLLM's clients. Documents are ranked in parts of `--max-client-batch-size`;
     /// that many may always be sent, even with a lower number here, or 0.
     #[arg(long, env, value_name = "N", default_value_t = HttpOptions::default().max_rerank_documents, help_heading = "HTTP")]
     max_rerank_documents: usize,

@@ -18,6 +18,8 @@ pub(crate) enum Ability {
     Predict,
     /// Texts in the order of their score, of which there is one.
     Rerank,
+    /// How well two texts go together: their score, or how alike they are.
+    Score,
     /// Words that have labels.
     TokenClassification,
     /// Where in a text an answer is.
@@ -49,6 +51,7 @@ impl Ability {
             Self::EmbedAll => main == Self::Embed,
             // One label is a classifier, too.
             Self::Predict => matches!(main, Self::Predict | Self::Rerank),
+            Self::Score => matches!(main, Self::Rerank | Self::Embed | Self::EmbedSparse),
             _ => main == self,
         }
     }
@@ -78,6 +81,7 @@ impl Ability {
             Self::Similarity => "`/similarity`",
             Self::Predict => "`/predict`",
             Self::Rerank => "`/rerank`",
+            Self::Score => "`/score`",
             Self::TokenClassification => "`/pipeline/token-classification`",
             Self::QuestionAnswering => "`/pipeline/question-answering`",
             Self::FillMask => "`/pipeline/fill-mask`",
@@ -91,6 +95,7 @@ impl Ability {
             Self::EmbedSparse => "an embedding model with SPLADE pooling",
             Self::Predict => "a sequence classifier",
             Self::Rerank => "a sequence classifier with one label",
+            Self::Score => "a sequence classifier with one label or an embedding model",
             Self::TokenClassification => "a token classifier",
             Self::QuestionAnswering => "a model for question answering",
             Self::FillMask => "a masked language model",

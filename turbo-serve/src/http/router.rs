@@ -28,7 +28,7 @@ use super::{
     target::{NAME, Target, VERSION},
     tei,
     unpack::unpacked,
-    vertex,
+    vertex, vllm,
 };
 use crate::{engine::ModelInfo, grpc, models::Models, request_span};
 
@@ -37,7 +37,7 @@ use crate::{engine::ModelInfo, grpc, models::Models, request_span};
 pub struct HttpOptions {
     /// Most bytes of a request's body, unpacked where it is compressed; more is 413.
     pub payload_limit: usize,
-    /// Most documents of a request in Cohere's and Jina's words, which are ranked in requests of as many as the model
+    /// Most documents of a request in Cohere's and Jina's words, and pairs of one in vLLM's, which are ranked in requests of as many as the model
     /// takes; a model that takes more at once is asked for so many.
     pub max_rerank_documents: usize,
     /// What `POST /` asks a model that gives vectors.
@@ -171,7 +171,10 @@ pub(super) fn get_alone<H: Handler<T, Server>, T: 'static>(handler: H) -> Method
 
 /// The routes themselves, of the default model or of one that stands before them.
 pub(super) fn routes() -> Routes {
-    use openapi::{openai as as_openai, pipeline as task, rerank as ranks, server as about, tei as as_tei};
+    use openapi::{
+        openai as as_openai, pipeline as task, rerank as ranks, server as about, tei as as_tei,
+        vllm as as_vllm,
+    };
     Routes::default()
         .post("/embed", tei::embed, as_tei::embed())
         .post("/embed_all", tei::embed_all, as_tei::embed_all())
@@ -181,6 +184,8 @@ pub(super) fn routes() -> Routes {
         .post("/rerank", rerank::rerank, ranks::any())
         .post("/v1/rerank", rerank::rerank_documents, ranks::documents("rerank_v1"))
         .post("/v2/rerank", rerank::rerank_documents, ranks::documents("rerank_v2"))
+        .post("/score", vllm::score, as_vllm::score("score"))
+        .post("/v1/score", vllm::score, as_vllm::score("score_v1"))
         .post("/pipeline/feature-extraction", tei::embed, task::feature_extraction())
         .post("/pipeline/sentence-similarity", tei::similarity, task::sentence_similarity())
         .post("/pipeline/text-classification", pipeline::text_classification, task::text_classification())
@@ -235,6 +240,7 @@ pub(super) async fn ask(ability: Ability, server: Server, request: Request) -> R
         Ability::Similarity => tei::similarity.call(request, server).await,
         Ability::Predict => tei::predict.call(request, server).await,
         Ability::Rerank => rerank::rerank.call(request, server).await,
+        Ability::Score => vllm::score.call(request, server).await,
         Ability::TokenClassification => pipeline::token_classification.call(request, server).await,
         Ability::QuestionAnswering => pipeline::question_answering.call(request, server).await,
         Ability::FillMask => pipeline::fill_mask.call(request, server).await,
@@ -267,7 +273,7 @@ pub(crate) fn refused(path: &str, error: ApiError) -> Response {
         RerankError::from(error).into_response()
     } else if path == "/v2" || path.starts_with("/v2/") {
         KserveError::from(error).into_response()
-    } else if path.contains("/v1/") || path.ends_with("/embeddings") {
+    } else if path.contains("/v1/") || ["/embeddings", "/score"].iter().any(|route| path.ends_with(route)) {
         OpenAiError::from(error).into_response()
     } else {
         TeiError::from(error).into_response()

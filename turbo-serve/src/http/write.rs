@@ -69,15 +69,17 @@ pub(super) fn sparse_embeddings(inputs: &[Row]) -> Result<Vec<u8>, NotFinite> {
 /// `[f32]`: the cosine between the first row and each of the others, which are all of norm 1, or 0.
 pub(super) fn cosines(inputs: &[Row]) -> Result<Vec<u8>, NotFinite> {
     check_finite(inputs)?;
-    let cosine = |a: &Row, b: &Row| {
-        // Each product of two f32 is exact in f64.
-        let sum: f64 = a.values.iter().zip(&b.values).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
-        sum.clamp(-1.0, 1.0) as f32
-    };
     let Some((first, others)) = inputs.split_first() else { return Ok(b"[]".to_vec()) };
     let mut out = Vec::with_capacity(inputs.len() * BYTES_PER_VALUE + 2);
     list(&mut out, others, |out, row| json(out, &cosine(first, row)));
     Ok(out)
+}
+
+/// The cosine between two rows of norm 1, or 0.
+pub(super) fn cosine(a: &Row, b: &Row) -> f32 {
+    // Each product of two f32 is exact in f64.
+    let sum: f64 = a.values.iter().zip(&b.values).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
+    sum.clamp(-1.0, 1.0) as f32
 }
 
 /// OpenAI's list of embeddings; `tokens` is what it bills.

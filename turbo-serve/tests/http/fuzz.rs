@@ -18,11 +18,13 @@ use crate::{
 };
 
 /// Every route that reads a body, with the model that answers it.
-const ROUTES: [(Model, &str); 20] = [
+const ROUTES: [(Model, &str); 22] = [
     (Model::Vectors, "/embed"),
     (Model::Vectors, "/embed_all"),
     (Model::Vectors, "/v1/embeddings"),
     (Model::Vectors, "/similarity"),
+    (Model::Vectors, "/v1/score"),
+    (Model::Ranks, "/score"),
     (Model::Vectors, "/tokenize"),
     (Model::Vectors, "/decode"),
     (Model::Vectors, "/invocations"),
@@ -154,6 +156,10 @@ fn request_value() -> impl Strategy<Value = Value> {
         "documents",
         "top_n",
         "max_tokens_per_doc",
+        "queries",
+        "text_1",
+        "text_2",
+        "truncate_prompt_tokens",
         "instances",
         "raw_scores",
         "return_text",
@@ -175,7 +181,7 @@ fn request_value() -> impl Strategy<Value = Value> {
     (known, vec((select(names), json_value()), 0..3)).prop_map(|((inputs, ids, query, texts), fields)| {
         let mut body = serde_json::json!({
             "inputs": inputs, "input": inputs, "ids": ids, "query": query, "texts": texts,
-            "documents": texts,
+            "documents": texts, "queries": query,
         });
         body["instances"] = serde_json::json!([body]);
         for (name, value) in fields {

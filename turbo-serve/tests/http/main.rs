@@ -24,3 +24,4 @@ mod statuses;
 mod tei;
 mod tiny;
 mod vertex;
+mod vllm;

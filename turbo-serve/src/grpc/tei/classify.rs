@@ -139,7 +139,7 @@ impl Ask for RerankRequest {
         match got {
             0 => return Err(ApiError::empty("`texts` cannot be empty")),
             got if got > limit => return Err(EngineError::TooManyInputs { got, limit }.into()),
-            _ => check_copies(&self.query, got)?,
+            _ => check_copies("query", &self.query, got)?,
         }
         let function = score_function(&info.model, Some(self.raw_scores));
         let returned = self.return_text.then(|| self.texts.clone());

@@ -27,6 +27,35 @@ impl<'de> Deserialize<'de> for Count {
     }
 }
 
+/// A whole number, whose errors say what serde calls `i64`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::http) struct Whole(pub(in crate::http) i64);
+
+impl<'de> Deserialize<'de> for Whole {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_i64(WholeVisitor)
+    }
+}
+
+struct WholeVisitor;
+
+impl Visitor<'_> for WholeVisitor {
+    type Value = Whole;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("a whole number")
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Whole, E> {
+        let too_large = |_| E::invalid_value(Unexpected::Unsigned(number), &self);
+        i64::try_from(number).map(Whole).map_err(too_large)
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Whole, E> {
+        Ok(Whole(number))
+    }
+}
+
 struct CountVisitor;
 
 impl Visitor<'_> for CountVisitor {
@@ -49,6 +78,16 @@ impl Visitor<'_> for CountVisitor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whole_numbers_may_be_below_zero() {
+        let read = serde_json::from_str::<Whole>;
+        assert_eq!([read("-1").unwrap(), read("7").unwrap()], [Whole(-1), Whole(7)]);
+        for json in ["1.5", "9223372036854775808", r#""7""#, "null", "[]"] {
+            let said = read(json).unwrap_err().to_string();
+            assert!(said.contains("expected a whole number"), "{json}: {said}");
+        }
+    }
 
     #[test]
     fn only_whole_numbers_count() {

@@ -9,6 +9,7 @@
 //! | `documents` of rerankers | a list of texts, or of objects with a text | [`Documents`] |
 //! | `/similarity`, questions, `parameters` | an object | [`Object`] |
 //! | `dimensions`, `top_k` and their like | a whole number | [`Count`] |
+//! | `truncate_prompt_tokens` | a whole number, -1 too | [`Whole`] |
 //!
 //! Each is read in one pass, without trying one form after another: the first element of a list tells what the others
 //! have to be. So an error names the value, its position and what was expected there, which an untagged enum cannot.
@@ -24,7 +25,7 @@ mod predict;
 use super::metrics::Arity;
 use crate::engine::Input;
 
-pub(super) use count::{Count, at_least_one};
+pub(super) use count::{Count, Whole, at_least_one};
 pub(super) use documents::Documents;
 pub(super) use embed::Inputs;
 pub(super) use lists::{IdLists, TextList};

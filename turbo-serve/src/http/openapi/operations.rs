@@ -181,6 +181,34 @@ pub(in crate::http) mod openai {
     }
 }
 
+/// Of vLLM's pooling models.
+pub(in crate::http) mod vllm {
+    use super::*;
+
+    const TAG: &str = "vLLM";
+
+    pub(in crate::http) fn score(id: &'static str) -> Operation {
+        let summary = "How well two texts go together: a score of each pair, or the cosine of their vectors";
+        Operation::new(id, TAG, summary, "ScoreList").timed().like_openai().asks(
+            "ScoreRequest",
+            [
+                ("documents", json!({ "queries": "pets", "documents": ["a cat", "a soup"] })),
+                (
+                    "pairs",
+                    json!({ "model": "rerank", "text_1": ["pets", "food"], "text_2": ["a cat", "a soup"] }),
+                ),
+                (
+                    "options",
+                    json!({
+                        "queries": "pets", "documents": "a cat", "use_activation": false,
+                        "truncate_prompt_tokens": 8, "max_tokens_per_query": 2, "max_tokens_per_doc": 4,
+                    }),
+                ),
+            ],
+        )
+    }
+}
+
 /// Of Hugging Face's inference clients.
 pub(in crate::http) mod pipeline {
     use super::*;

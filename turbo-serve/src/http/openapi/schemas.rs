@@ -53,7 +53,7 @@ fn object<const N: usize>(properties: Value, required: [&str; N]) -> Value {
 /// All of them, by name.
 pub(super) fn all() -> Value {
     let mut all = json!({});
-    for part in [inputs(), tei(), rerank(), openai(), pipeline(), kserve(), server(), errors()] {
+    for part in [inputs(), tei(), rerank(), openai(), vllm(), pipeline(), kserve(), server(), errors()] {
         let Value::Object(part) = part else { unreachable!("every part is an object") };
         all.as_object_mut().expect("it is one, too").extend(part);
     }
@@ -208,6 +208,49 @@ fn openai() -> Value {
         "Model": object(model, ["id", "object", "created", "owned_by", "root"]),
         "ModelList": object(json!({ "object": { "const": "list" }, "data": list(of("Model")) }), ["object", "data"]),
     })
+}
+
+/// Fields that vLLM's routes have in common, beside their own.
+fn with_extensions(own: Value) -> Value {
+    let mut all = json!({
+        "model": maybe("string"), "truncate_prompt_tokens": any([json!({ "const": -1 }), maybe_from(1)]),
+        "truncation_side": maybe_one_of(["left", "right"]), "padding": maybe_one_of(["do_not_pad"]),
+        "request_id": maybe("string"),
+    });
+    if let (Some(all), Value::Object(own)) = (all.as_object_mut(), own) {
+        all.extend(own);
+    }
+    all
+}
+
+fn vllm() -> Value {
+    let sides = [("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2")];
+    let mut asked = json!({
+        "use_activation": maybe("boolean"), "activation": maybe("boolean"), "softmax": maybe("boolean"),
+        "max_tokens_per_query": maybe_from(0), "max_tokens_per_doc": maybe_from(0),
+        "instruction": { "type": "null" }, "chat_template_kwargs": { "type": "null" },
+    });
+    for (first, second) in sides {
+        (asked[first], asked[second]) = (of("TextOrTexts"), of("TextOrTexts"));
+    }
+    let mut request = object(with_extensions(asked), []);
+    request["anyOf"] = sides.map(|(first, second)| json!({ "required": [first, second] })).into();
+    let score = json!({ "index": count(), "object": { "const": "score" }, "score": number() });
+    json!({
+        "ScoreRequest": request,
+        "ScoreList": scored_list(object(score, ["index", "object", "score"])),
+    })
+}
+
+/// vLLM's list of what there is of each input.
+fn scored_list(item: Value) -> Value {
+    object(
+        json!({
+            "id": text(), "object": { "const": "list" }, "created": count(), "model": text(), "data": some(item),
+            "usage": of("Usage"),
+        }),
+        ["id", "object", "created", "model", "data", "usage"],
+    )
 }
 
 fn pipeline() -> Value {

@@ -109,15 +109,15 @@ pub(in crate::http) async fn rerank(
     check(&target, "documents", documents.len())?;
     check_count(documents.len(), limit).map_err(|error| error.with_remedy(FEWER))?;
     check_fields(rank_fields.as_deref())?;
-    check_at_once(&target, documents.len(), at_a_time)?;
-    check_copies(&query, documents.len().min(AT_ONCE * at_a_time))?;
+    check_at_once(&target, "documents", documents.len(), at_a_time)?;
+    check_copies("query", &query, documents.len().min(AT_ONCE * at_a_time))?;
     let top_n = at_least_one("top_n", body.top_n)?.unwrap_or(usize::MAX);
     let returned = body.return_documents.unwrap_or(false).then(|| documents.clone());
     let most_tokens = at_least_one("max_tokens_per_doc", body.max_tokens_per_doc)?;
-    check_cut(&target, most_tokens)?;
+    check_cut(&target, "max_tokens_per_doc", most_tokens)?;
     let target = target.begun()?;
     let (documents, no_room) = match most_tokens {
-        Some(limit) => cut(&target, documents, limit).await?,
+        Some(limit) => cut(&target, documents, limit, NoRoom::Fails).await?,
         None => (documents, NoRoom::Fails),
     };
     let model = &target.engine().info().model;
@@ -127,7 +127,7 @@ pub(in crate::http) async fn rerank(
         let ranked = |(index, relevance_score)| Ranked { index, relevance_score, document: document(index) };
         let input_tokens = response.usage.tokens;
         let reranked = Reranked {
-            id: new_id(),
+            id: new_id("rerank"),
             object: "list",
             model: &name,
             results: best_first(response, function)?.into_iter().take(top_n).map(ranked).collect(),
@@ -156,38 +156,48 @@ fn check_fields(rank_fields: Option<&[String]>) -> Result<(), ApiError> {
 }
 
 /// Refuses to take apart what is answered together: each part would be an ensemble's whole choice.
-fn check_at_once(target: &Target, documents: usize, at_a_time: usize) -> Result<(), ApiError> {
-    if !target.retrieves() || documents <= at_a_time {
+pub(in crate::http) fn check_at_once(
+    target: &Target,
+    field: &str,
+    texts: usize,
+    at_a_time: usize,
+) -> Result<(), ApiError> {
+    if !target.retrieves() || texts <= at_a_time {
         return Ok(());
     }
     let name = target.name();
     Err(ApiError::validation(format!(
-        "there are {documents} `documents`, expected at most {at_a_time} (`max_client_batch_size`): the ensemble \
+        "there are {texts} `{field}`, expected at most {at_a_time} (`max_client_batch_size`): the ensemble \
          `{name}` retrieves from all of them at once"
     )))
 }
 
-/// Refuses to cut documents for an ensemble, each model of which has tokens of its own.
-fn check_cut(target: &Target, most_tokens: Option<usize>) -> Result<(), ApiError> {
+/// Refuses to cut texts to what `field` says for an ensemble, each model of which has tokens of its own.
+pub(in crate::http) fn check_cut(
+    target: &Target,
+    field: &str,
+    most_tokens: Option<usize>,
+) -> Result<(), ApiError> {
     if most_tokens.is_none() || !target.is_ensemble() {
         return Ok(());
     }
     Err(ApiError::validation(format!(
-        "`max_tokens_per_doc` is not possible here: each model of the ensemble `{}` counts tokens of its own; leave it \
-         out, and send documents that are short enough",
+        "`{field}` is not possible here: each model of the ensemble `{}` counts tokens of its own; leave it out, and send \
+         texts that are short enough",
         target.name()
     )))
 }
 
 /// The documents, each without what comes behind its first `limit` tokens. Where the tokenizer was asked for that, whatever
 /// follows waits for room: without it all that was done would be in vain.
-async fn cut(
+pub(in crate::http) async fn cut(
     target: &Target,
     mut documents: Vec<String>,
     limit: usize,
+    mut no_room: NoRoom,
 ) -> Result<(Vec<String>, NoRoom), ApiError> {
     let (engine, door) = (target.engine(), Door::default());
-    let (deadline, mut no_room) = (engine.urgency().deadline, NoRoom::Fails);
+    let deadline = engine.urgency().deadline;
     // A token is a byte at least, so most documents need not be looked at.
     let long: Vec<usize> = (0..documents.len()).filter(|&index| documents[index].len() > limit).collect();
     for some in long.chunks(engine.info().max_client_batch_size) {
@@ -215,7 +225,7 @@ fn end_of(tokenized: &Tokenized, limit: usize, text: &str) -> usize {
     ends.take(limit).last().map_or(text.len(), |end| text.floor_char_boundary(end))
 }
 
-/// A name for an answer. Each of the standard library's random states has keys of its own.
-fn new_id() -> String {
-    format!("rerank-{:016x}", RandomState::new().build_hasher().finish())
+/// A name for an answer of this kind. Each of the standard library's random states has keys of its own.
+pub(in crate::http) fn new_id(kind: &str) -> String {
+    format!("{kind}-{:016x}", RandomState::new().build_hasher().finish())
 }

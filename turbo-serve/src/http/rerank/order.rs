@@ -23,7 +23,7 @@ pub(super) fn check(target: &Target, field: &str, texts: usize) -> Result<(), Ap
 
 /// Refuses more texts than `limit`. Before the query is copied for each: a megabyte of query, and three hundred thousand
 /// empty texts, are 2 MB.
-pub(super) fn check_count(got: usize, limit: usize) -> Result<(), ApiError> {
+pub(in crate::http) fn check_count(got: usize, limit: usize) -> Result<(), ApiError> {
     match got > limit {
         true => Err(EngineError::TooManyInputs { got, limit }.into()),
         false => Ok(()),
@@ -34,14 +34,14 @@ pub(super) fn check_count(got: usize, limit: usize) -> Result<(), ApiError> {
 /// nearly all of a body of the usual limit.
 const MOST_COPIED: usize = 128 << 20;
 
-/// Refuses a query of which so many copies at a time would take too much memory.
-pub(crate) fn check_copies(query: &str, copies: usize) -> Result<(), ApiError> {
+/// Refuses a query, which `field` says, of which so many copies at a time would take too much memory.
+pub(crate) fn check_copies(field: &str, query: &str, copies: usize) -> Result<(), ApiError> {
     if query.len().saturating_mul(copies) <= MOST_COPIED {
         return Ok(());
     }
     let (got, most) = (query.len(), MOST_COPIED / copies);
     Err(ApiError::validation(format!(
-        "`query` has {got} bytes, beside {copies} texts at most {most} are possible"
+        "`{field}` has {got} bytes, beside {copies} texts at most {most} are possible"
     )))
 }
 
@@ -67,10 +67,18 @@ pub(super) fn best_first(
     response: &InferResponse,
     function: ScoreFunction,
 ) -> Result<Vec<(usize, f32)>, ApiError> {
+    let scores = scores(response, function)?;
+    Ok(rank(&scores).into_iter().map(|index| (index, scores[index])).collect())
+}
+
+/// The score of each pair.
+pub(in crate::http) fn scores(
+    response: &InferResponse,
+    function: ScoreFunction,
+) -> Result<Vec<f32>, ApiError> {
     check_finite(&response.rows)?;
     let score = |row: &Row| classify(&row.values, function).map(|scores| scores[0].score);
-    let scores = response.rows.iter().map(score).collect::<Result<Vec<f32>, _>>()?;
-    Ok(rank(&scores).into_iter().map(|index| (index, scores[index])).collect())
+    Ok(response.rows.iter().map(score).collect::<Result<_, _>>()?)
 }
 
 #[cfg(test)]
@@ -81,10 +89,13 @@ mod tests {
     fn a_query_is_copied_as_often_as_there_is_memory_for() {
         let body = "q".repeat(2_000_000);
         for copies in [0, 1, 64] {
-            assert!(check_copies(&body, copies).is_ok(), "the usual limits refuse nothing: {copies}");
+            assert!(
+                check_copies("query", &body, copies).is_ok(),
+                "the usual limits refuse nothing: {copies}"
+            );
         }
-        assert!(check_copies(&"q".repeat(100_000), 1000).is_ok());
-        let error = check_copies(&body, 1000).unwrap_err();
+        assert!(check_copies("query", &"q".repeat(100_000), 1000).is_ok());
+        let error = check_copies("query", &body, 1000).unwrap_err();
         assert_eq!(
             error.message(),
             "`query` has 2000000 bytes, beside 1000 texts at most 134217 are possible"

@@ -42,7 +42,7 @@ pub(super) async fn rerank(Call { target, body, received }: Call<TextsBody>) -> 
     let TextsBody { query, texts, return_text, .. } = body;
     check(&target, "texts", texts.len())?;
     check_count(texts.len(), target.engine().info().max_client_batch_size)?;
-    check_copies(&query, texts.len())?;
+    check_copies("query", &query, texts.len())?;
     let function = score_function(&target.engine().info().model, body.raw_scores);
     let returned = return_text.unwrap_or(false).then(|| texts.clone());
     let truncation = truncation(&target, body.truncate, body.truncation_direction);

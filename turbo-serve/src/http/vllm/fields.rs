@@ -1,0 +1,115 @@
+//! Fields that vLLM's pooling routes have in common.
+
+use serde::{Deserialize, de::IgnoredAny};
+
+use crate::{
+    engine::Truncation,
+    http::{
+        error::ApiError,
+        inputs::Whole,
+        rerank::check_cut,
+        target::Target,
+        tei::{TruncationDirection, truncation},
+    },
+};
+
+/// What is done to inputs that are too long.
+pub(in crate::http) struct Cut {
+    pub(in crate::http) truncation: Option<Truncation>,
+    pub(in crate::http) max_input_length: Option<usize>,
+}
+
+/// Which end of a long input is cut off.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(in crate::http) enum Side {
+    Left,
+    Right,
+}
+
+/// Whether inputs are made as long as the model takes.
+#[derive(Clone, Copy, Deserialize, PartialEq)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::http) enum Padding {
+    MaxLength,
+    DoNotPad,
+}
+
+impl Cut {
+    /// What `truncate_prompt_tokens` says, -1 for all that the model takes, and `truncation_side`. Without either it is
+    /// the server's default.
+    pub(in crate::http) fn of(
+        target: &Target,
+        tokens: Option<Whole>,
+        side: Option<Side>,
+    ) -> Result<Self, ApiError> {
+        let direction = side.map(|side| match side {
+            Side::Left => TruncationDirection::Left,
+            Side::Right => TruncationDirection::Right,
+        });
+        let truncation = truncation(target, tokens.map(|_| true), direction);
+        let max_input_length = match tokens {
+            None | Some(Whole(-1)) => None,
+            Some(Whole(tokens)) => Some(length(tokens, target.engine().info().max_input_length)?),
+        };
+        check_cut(target, "truncate_prompt_tokens", max_input_length)?;
+        Ok(Self { truncation, max_input_length })
+    }
+}
+
+fn length(tokens: i64, limit: usize) -> Result<usize, ApiError> {
+    let possible = usize::try_from(tokens).ok().filter(|tokens| (1..=limit).contains(tokens));
+    possible.ok_or_else(|| {
+        ApiError::validation(format!(
+            "`truncate_prompt_tokens` is {tokens}, expected 1 to {limit}, or -1 for as many as the model takes"
+        ))
+    })
+}
+
+/// Whether logits become scores, by the field's name of today or by those that it had.
+pub(in crate::http) fn activation(names: [Option<bool>; 3]) -> Option<bool> {
+    names.into_iter().flatten().next()
+}
+
+/// Refuses a field that would change the answer.
+pub(in crate::http) fn refuse(field: &str, value: Option<IgnoredAny>, remedy: &str) -> Result<(), ApiError> {
+    match value {
+        None => Ok(()),
+        Some(_) => Err(ApiError::validation(format!("`{field}` is not possible here: {remedy}"))),
+    }
+}
+
+/// Refuses padding, which would be looked at like any other token.
+pub(in crate::http) fn check_padding(padding: Option<Padding>) -> Result<(), ApiError> {
+    match padding {
+        Some(Padding::MaxLength) => Err(ApiError::validation(
+            "`padding` is \"max_length\", expected \"do_not_pad\": no model here looks at padding",
+        )),
+        None | Some(Padding::DoNotPad) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_that_are_not_possible_are_told_what_is() {
+        assert_eq!((length(1, 512).unwrap(), length(512, 512).unwrap()), (1, 512));
+        for tokens in [0, -2, 513, i64::MAX, i64::MIN] {
+            assert_eq!(
+                length(tokens, 512).unwrap_err().message(),
+                format!(
+                    "`truncate_prompt_tokens` is {tokens}, expected 1 to 512, or -1 for as many as the model takes"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn the_name_of_today_goes_before_older_ones() {
+        assert_eq!(activation([None, None, None]), None);
+        assert_eq!(activation([Some(true), Some(false), None]), Some(true));
+        assert_eq!(activation([None, None, Some(false)]), Some(false));
+    }
+}

@@ -1,0 +1,53 @@
+//! The routes of vLLM's pooling models that no other protocol has, as its clients call them.
+//!
+//! | route | body | answer |
+//! |---|---|---|
+//! | `/score`, `/v1/score` | `queries` and `documents`, or `text_1` and `text_2` | `{"data": [{"index", "object": "score", "score"}], …}` |
+//!
+//! Fields that change nothing of an answer are ignored (`user`, `priority`); what would change one, and is not possible
+//! here, is refused by its name ([`fields`]).
+
+pub(super) mod fields;
+mod score;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use super::rerank::new_id;
+
+pub(super) use score::score;
+
+/// A list of answers, and what it took.
+#[derive(Serialize)]
+struct List<'a, T> {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    data: Vec<T>,
+    usage: Usage,
+}
+
+#[derive(Serialize)]
+struct Usage {
+    prompt_tokens: usize,
+    total_tokens: usize,
+}
+
+impl<'a, T: Serialize> List<'a, T> {
+    fn new(id: String, model: &'a str, data: Vec<T>, tokens: usize) -> Self {
+        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        let usage = Usage { prompt_tokens: tokens, total_tokens: tokens };
+        Self { id, object: "list", created, model, data, usage }
+    }
+
+    fn json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("numbers and strings are always JSON")
+    }
+}
+
+/// What an answer is called: as its client calls the request, where that says so.
+fn id_of(kind: &str, request_id: Option<String>) -> String {
+    request_id.map_or_else(|| new_id(kind), |id| format!("{kind}-{id}"))
+}

@@ -1,0 +1,254 @@
+//! `POST /score` and `POST /v1/score`: how well two texts go together. A model for that looks at both at once; of one that
+//! makes vectors it is their cosine.
+
+use axum::{extract::State, response::Response};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
+
+use super::{
+    List,
+    fields::{Cut, Padding, Side, activation, check_padding, refuse},
+    id_of,
+};
+use crate::{
+    engine::{InferResponse, Input, OutputKind, Row, ScoreFunction},
+    http::{
+        ability::Ability,
+        answer::{Question, answer_in_parts},
+        call::{Call, RequestBody},
+        check_copies,
+        error::{ApiError, OpenAiError},
+        inputs::{Count, Counted, TextList, Whole},
+        metrics::Arity,
+        rerank::{check_at_once, check_count, check_cut, cut, scores},
+        router::Server,
+        target::Target,
+        write::{check_finite, cosine},
+    },
+    tasks::{AT_ONCE, NoRoom},
+};
+
+/// Its body. The two sides of the pairs have had several names.
+#[derive(Deserialize)]
+pub(in crate::http) struct ScoreBody {
+    model: Option<String>,
+    queries: Option<TextList>,
+    documents: Option<TextList>,
+    items: Option<TextList>,
+    data_1: Option<TextList>,
+    data_2: Option<TextList>,
+    text_1: Option<TextList>,
+    text_2: Option<TextList>,
+    use_activation: Option<bool>,
+    activation: Option<bool>,
+    softmax: Option<bool>,
+    truncate_prompt_tokens: Option<Whole>,
+    truncation_side: Option<Side>,
+    max_tokens_per_query: Option<Count>,
+    max_tokens_per_doc: Option<Count>,
+    padding: Option<Padding>,
+    instruction: Option<IgnoredAny>,
+    chat_template_kwargs: Option<IgnoredAny>,
+    request_id: Option<String>,
+}
+
+impl RequestBody for ScoreBody {
+    type Error = OpenAiError;
+
+    fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+}
+
+/// One side of the pairs, and what it is called.
+struct Texts {
+    field: &'static str,
+    list: TextList,
+}
+
+impl Texts {
+    fn len(&self) -> usize {
+        self.list.texts.len()
+    }
+}
+
+#[derive(Serialize)]
+struct Score {
+    index: usize,
+    object: &'static str,
+    score: f32,
+}
+
+/// What can be done about too many pairs.
+const FEWER: &str = "send fewer pairs at a time, or raise `--max-rerank-documents`";
+/// What can be done where no words of a template's are read.
+const NO_TEMPLATE: &str = "a model's template is not read; write what it would say into the texts";
+
+/// How a model answers.
+enum How {
+    /// It looks at both texts, and its logit becomes a score so.
+    Pairs(ScoreFunction),
+    /// It makes a vector of each text.
+    Vectors,
+}
+
+/// `{"data": [{"index", "object", "score"}], …}` in the order of the pairs.
+pub(in crate::http) async fn score(
+    State(server): State<Server>,
+    Call { target, mut body, received }: Call<ScoreBody>,
+) -> Result<Response, OpenAiError> {
+    Ability::Score.check(&target)?;
+    check_padding(body.padding)?;
+    refuse("instruction", body.instruction.take(), NO_TEMPLATE)?;
+    refuse("chat_template_kwargs", body.chat_template_kwargs.take(), NO_TEMPLATE)?;
+    let Cut { truncation, max_input_length } =
+        Cut::of(&target, body.truncate_prompt_tokens, body.truncation_side)?;
+    let most_tokens = [
+        texts_cut(&target, "max_tokens_per_query", body.max_tokens_per_query)?,
+        texts_cut(&target, "max_tokens_per_doc", body.max_tokens_per_doc)?,
+    ];
+    let [first, second] = body.sides()?;
+    check_sides(&target, &server, &first, &second)?;
+    let arity = match (first.list.arity, second.list.arity) {
+        (Arity::Single, Arity::Single) => Arity::Single,
+        _ => Arity::Batch,
+    };
+    let model = &target.engine().info().model;
+    let how = match Ability::of(model) {
+        Ability::Rerank if body.activation() == Some(false) => How::Pairs(ScoreFunction::Identity),
+        Ability::Rerank => How::Pairs(model.pair_score_function),
+        _ => How::Vectors,
+    };
+    let name = model.name.clone();
+    check_memory(&target, &how, &first, &second)?;
+    let target = target.begun()?;
+    let (mut texts, mut no_room) = ([first.list.texts, second.list.texts], NoRoom::Fails);
+    for (texts, most_tokens) in texts.iter_mut().zip(most_tokens) {
+        if let Some(limit) = most_tokens {
+            (*texts, no_room) = cut(&target, std::mem::take(texts), limit, no_room).await?;
+        }
+    }
+    let [first, second] = texts;
+    let (firsts, id) = (first.len(), id_of("score", body.request_id));
+    let (inputs, output): (Box<dyn Iterator<Item = Input> + Send>, _) = match how {
+        How::Pairs(_) => (pairs(first, second), OutputKind::RAW),
+        How::Vectors => {
+            let all = first.into_iter().chain(second).map(Input::Text);
+            (Box::new(all), OutputKind::Pooled { normalize: true, dimensions: None })
+        }
+    };
+    let question = Question {
+        inputs: Counted { inputs: Vec::new(), arity },
+        output,
+        truncation,
+        max_input_length,
+        prompt_name: None,
+        received,
+    };
+    let write = move |response: &InferResponse| {
+        let scores = match how {
+            How::Pairs(function) => scores(response, function)?,
+            How::Vectors => cosines(&response.rows, firsts)?,
+        };
+        let score = |(index, score)| Score { index, object: "score", score };
+        let data = scores.into_iter().enumerate().map(score).collect();
+        Ok(List::new(id, &name, data, response.usage.tokens).json())
+    };
+    Ok(answer_in_parts(&target, question, inputs, no_room, write).await?)
+}
+
+impl ScoreBody {
+    fn activation(&self) -> Option<bool> {
+        activation([self.use_activation, self.activation, self.softmax])
+    }
+
+    /// Both sides of the pairs, by the first names of which both are there.
+    fn sides(&mut self) -> Result<[Texts; 2], ApiError> {
+        let of_queries = match self.documents.take() {
+            None if self.items.is_some() => ("items", self.items.take()),
+            documents => ("documents", documents),
+        };
+        let sides = [
+            [("queries", self.queries.take()), of_queries],
+            [("data_1", self.data_1.take()), ("data_2", self.data_2.take())],
+            [("text_1", self.text_1.take()), ("text_2", self.text_2.take())],
+        ];
+        let mut missing = None;
+        for [(first, of_first), (second, of_second)] in sides {
+            match (of_first, of_second) {
+                (Some(of_first), Some(of_second)) => {
+                    let first = Texts { field: first, list: of_first };
+                    return Ok([first, Texts { field: second, list: of_second }]);
+                }
+                (Some(_), None) => missing = missing.or(Some(second)),
+                (None, Some(_)) => missing = missing.or(Some(first)),
+                (None, None) => {}
+            }
+        }
+        Err(ApiError::validation(format!(
+            "missing field `{}`, expected `queries` and `documents`, or `text_1` and `text_2`",
+            missing.unwrap_or("queries")
+        )))
+    }
+}
+
+/// Most tokens of each text of a side; 0 is no limit.
+fn texts_cut(target: &Target, field: &str, tokens: Option<Count>) -> Result<Option<usize>, ApiError> {
+    let tokens = tokens.map(|Count(tokens)| tokens).filter(|&tokens| tokens > 0);
+    check_cut(target, field, tokens)?;
+    Ok(tokens)
+}
+
+/// Refuses what makes no pairs, or too many.
+fn check_sides(target: &Target, server: &Server, first: &Texts, second: &Texts) -> Result<(), ApiError> {
+    if let Some(Texts { field, .. }) = [first, second].into_iter().find(|side| side.len() == 0) {
+        return Err(ApiError::empty(format!("`{field}` cannot be empty")));
+    }
+    if ![1, second.len()].contains(&first.len()) {
+        return Err(ApiError::validation(format!(
+            "there are {} `{one}` and {} `{other}`, expected one of `{one}`, or as many as of `{other}`",
+            first.len(),
+            second.len(),
+            one = first.field,
+            other = second.field
+        )));
+    }
+    let at_a_time = target.engine().info().max_client_batch_size;
+    let limit = server.max_rerank_documents().max(at_a_time);
+    check_count(second.len(), limit).map_err(|error| error.with_remedy(FEWER))?;
+    check_at_once(target, second.field, second.len(), at_a_time)
+}
+
+/// Refuses pairs, or vectors, that would take too much memory.
+fn check_memory(target: &Target, how: &How, first: &Texts, second: &Texts) -> Result<(), ApiError> {
+    let info = target.engine().info();
+    match (how, first.list.texts.as_slice()) {
+        (How::Pairs(_), [query]) => {
+            check_copies(first.field, query, second.len().min(AT_ONCE * info.max_client_batch_size))
+        }
+        (How::Pairs(_), _) => Ok(()),
+        (How::Vectors, _) => {
+            let values = (first.len() + second.len()) * info.model.rows.pooled.unwrap_or(0);
+            target.planned().map_or(Ok(()), |planned| Ok(planned.check(values)?))
+        }
+    }
+}
+
+/// What a model looks at: the only first text beside each of the second ones, or each beside its own.
+fn pairs(mut first: Vec<String>, second: Vec<String>) -> Box<dyn Iterator<Item = Input> + Send> {
+    match first.pop() {
+        Some(query) if first.is_empty() => {
+            Box::new(second.into_iter().map(move |text| Input::Pair(query.clone(), text)))
+        }
+        last => {
+            let first = first.into_iter().chain(last);
+            Box::new(first.zip(second).map(|(first, second)| Input::Pair(first, second)))
+        }
+    }
+}
+
+/// The cosines of pairs of which the first `firsts` rows are one side: one for all, or one for each.
+fn cosines(rows: &[Row], firsts: usize) -> Result<Vec<f32>, ApiError> {
+    check_finite(rows)?;
+    let (first, second) = rows.split_at(firsts);
+    Ok(second.iter().zip(first.iter().cycle()).map(|(second, first)| cosine(first, second)).collect())
+}

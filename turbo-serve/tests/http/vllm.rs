@@ -1,0 +1,254 @@
+//! Scores of pairs, and labels, in vLLM's words.
+
+use serde_json::{Value, json};
+use turbo_serve::engine::{Input, ScoreFunction, Truncation};
+
+use crate::{
+    fake::{Reply, Server, classifier, embedding, row, sparse},
+    statuses::assert_openai,
+};
+
+fn ranks() -> Server {
+    Server::with_model(classifier(["LABEL_0"]))
+}
+
+fn text(text: &str) -> Input {
+    Input::Text(text.to_owned())
+}
+
+fn pair(first: &str, second: &str) -> Input {
+    Input::Pair(first.to_owned(), second.to_owned())
+}
+
+fn logit(first: &str, second: &str) -> f64 {
+    row(&pair(first, second), 0)[0].into()
+}
+
+fn sigmoid(logit: f64) -> f64 {
+    1.0 / (1.0 + (-logit).exp())
+}
+
+/// What the fake's rows, taken for unit vectors, have in common.
+fn cosine(first: &str, second: &str) -> f64 {
+    let [first, second] = [first, second].map(|it| row(&text(it), 0));
+    let sum: f64 = first.iter().zip(second).map(|(&a, b)| f64::from(a) * f64::from(b)).sum();
+    sum.clamp(-1.0, 1.0)
+}
+
+/// Checks a list of scores, and how many tokens it says.
+#[track_caller]
+fn assert_scores(reply: &Reply, expected: &[f64], tokens: usize) {
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let answer = reply.json();
+    let data = answer["data"].as_array().unwrap();
+    assert_eq!(data.len(), expected.len(), "{answer}");
+    for (index, (item, expected)) in data.iter().zip(expected).enumerate() {
+        assert_eq!((&item["index"], &item["object"]), (&json!(index), &json!("score")), "{answer}");
+        let score = item["score"].as_f64().unwrap();
+        assert!((score - expected).abs() < 1e-6, "{answer}: expected {expected} at {index}");
+    }
+    assert_eq!((&answer["object"], &answer["model"]), (&json!("list"), &json!("fake")), "{answer}");
+    assert_eq!(answer["usage"], json!({ "prompt_tokens": tokens, "total_tokens": tokens }), "{answer}");
+    assert!(answer["created"].as_u64().is_some_and(|created| created > 1_700_000_000), "{answer}");
+}
+
+#[test]
+fn pairs_are_scored_in_their_order_by_every_name() {
+    let server = ranks();
+    let one = [sigmoid(logit("q", "c"))];
+    let many = ["c", "a", "b"].map(|it| sigmoid(logit("q", it)));
+    let each = [sigmoid(logit("q", "c")), sigmoid(logit("r", "a"))];
+    let several = (json!("q"), json!(["c", "a", "b"]));
+    for path in ["/score", "/v1/score", "/models/fake/score"] {
+        for (first, second) in
+            [("queries", "documents"), ("queries", "items"), ("text_1", "text_2"), ("data_1", "data_2")]
+        {
+            for ((of_first, of_second), expected) in [
+                ((json!("q"), json!("c")), &one[..]),
+                ((json!(["q"]), json!("c")), &one),
+                (several.clone(), &many),
+                ((json!(["q"]), several.1.clone()), &many),
+                ((json!(["q", "r"]), json!(["c", "a"])), &each),
+            ] {
+                let body = json!({ first: of_first, second: of_second, "user": "u", "priority": 3 });
+                // the fake's tokens of a pair: a byte each, and two
+                assert_scores(&server.post(path, body.to_string()), expected, expected.len() * 4);
+            }
+        }
+    }
+    // Both names are there: the one of today.
+    let both = json!({ "queries": "q", "documents": "c", "text_1": "r", "text_2": "a" });
+    assert_scores(&server.post("/score", both.to_string()), &one, 4);
+    // One side alone has two names.
+    let mixed = json!({ "queries": "x", "text_1": "q", "text_2": "c" });
+    assert_scores(&server.post("/score", mixed.to_string()), &one, 4);
+}
+
+#[test]
+fn logits_become_scores_as_the_folder_or_the_request_says() {
+    let asked = |server: &Server, options: Value| {
+        let mut body = options;
+        (body["queries"], body["documents"]) = (json!("q"), json!("c"));
+        server.post("/score", body.to_string())
+    };
+    let (server, raw) = (ranks(), logit("q", "c"));
+    for (options, expected) in [
+        (json!({}), sigmoid(raw)),
+        (json!({ "use_activation": true }), sigmoid(raw)),
+        (json!({ "use_activation": null }), sigmoid(raw)),
+        (json!({ "use_activation": false }), raw),
+        (json!({ "activation": false }), raw),
+        (json!({ "softmax": false }), raw),
+        (json!({ "use_activation": true, "activation": false }), sigmoid(raw)),
+    ] {
+        assert_scores(&asked(&server, options), &[expected], 4);
+    }
+    let mut model = classifier(["LABEL_0"]);
+    model.pair_score_function = ScoreFunction::Identity;
+    let server = Server::with_model(model);
+    assert_scores(&asked(&server, json!({})), &[raw], 4);
+    // Which is not what `/rerank` does: it has scores between 0 and 1.
+    let ranked = server.post("/v1/rerank", r#"{"query":"q","documents":["c"]}"#).json();
+    let score = ranked["results"][0]["relevance_score"].as_f64().unwrap();
+    assert!((score - sigmoid(raw)).abs() < 1e-6, "{ranked}");
+}
+
+#[test]
+fn models_that_make_vectors_compare_them() {
+    for server in [Server::with_model(embedding()), Server::with_model(sparse())] {
+        let many = json!({ "text_1": "q", "text_2": ["c", "q", "b"], "use_activation": false });
+        // the fake's tokens of a text: a byte each, and one; those of the query are computed once
+        let expected = ["c", "q", "b"].map(|it| cosine("q", it));
+        assert_scores(&server.post("/score", many.to_string()), &expected, 8);
+        let each = json!({ "queries": ["q", "r"], "documents": ["c", "a"] });
+        let expected = [cosine("q", "c"), cosine("r", "a")];
+        assert_scores(&server.post("/v1/score", each.to_string()), &expected, 8);
+    }
+    // More than the fake takes at a time, and both sides of them.
+    let texts: Vec<String> = (0..30).map(|number| number.to_string()).collect();
+    let reversed: Vec<&String> = texts.iter().rev().collect();
+    let expected: Vec<f64> = texts.iter().zip(&reversed).map(|(a, b)| cosine(a, b)).collect();
+    let body = json!({ "queries": texts, "documents": reversed });
+    let tokens = texts.iter().map(|text| 2 * (text.len() + 1)).sum();
+    assert_scores(&Server::start().post("/score", body.to_string()), &expected, tokens);
+}
+
+#[test]
+fn more_pairs_than_a_request_may_have_are_scored_in_parts() {
+    let server = ranks();
+    let documents: Vec<String> = (0..1000).map(|number| number.to_string()).collect();
+    let expected: Vec<f64> = documents.iter().map(|it| sigmoid(logit("q", it))).collect();
+    let tokens = documents.iter().map(|it| it.len() + 3).sum();
+    let body = json!({ "queries": "q", "documents": documents });
+    assert_scores(&server.post("/score", body.to_string()), &expected, tokens);
+    let said = "batch size 1001 > maximum allowed batch size 1000: send fewer pairs at a time";
+    let body = json!({ "queries": "q", "documents": vec!["a"; 1001] });
+    assert_openai("1001", &server.post("/score", body.to_string()), 422, "Validation", said);
+}
+
+#[test]
+fn answers_are_called_as_their_requests() {
+    let server = ranks();
+    let id = |body: &str| server.post("/score", body).json()["id"].as_str().unwrap().to_owned();
+    let (first, second) = (id(r#"{"text_1":"q","text_2":"c"}"#), id(r#"{"text_1":"q","text_2":"c"}"#));
+    assert!(first.starts_with("score-") && first != second, "{first} {second}");
+    assert_eq!(id(r#"{"text_1":"q","text_2":"c","request_id":"mine"}"#), "score-mine");
+}
+
+#[test]
+fn texts_are_cut_as_the_request_says() {
+    let server = ranks();
+    let seen = |options: Value| {
+        let mut body = options;
+        (body["queries"], body["documents"]) = (json!("abc"), json!(["defg"]));
+        let reply = server.post("/score", body.to_string());
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        server.engine.seen.lock().unwrap().take().unwrap()
+    };
+    for (options, truncation, limit) in [
+        (json!({}), None, None),
+        (json!({ "truncate_prompt_tokens": null }), None, None),
+        (json!({ "truncate_prompt_tokens": -1 }), Some(Truncation::Right), None),
+        (json!({ "truncate_prompt_tokens": 8 }), Some(Truncation::Right), Some(8)),
+        (
+            json!({ "truncate_prompt_tokens": 16, "truncation_side": "right" }),
+            Some(Truncation::Right),
+            Some(16),
+        ),
+        (json!({ "truncate_prompt_tokens": 1, "truncation_side": "left" }), Some(Truncation::Left), Some(1)),
+        (json!({ "truncation_side": "left" }), Some(Truncation::Left), None),
+    ] {
+        let request = seen(options.clone());
+        assert_eq!((request.truncation, request.max_input_length), (truncation, limit), "{options}");
+    }
+    for (options, expected) in [
+        (json!({ "max_tokens_per_doc": 0, "max_tokens_per_query": 0 }), pair("abc", "defg")),
+        (json!({ "max_tokens_per_doc": 2 }), pair("abc", "de")),
+        (json!({ "max_tokens_per_query": 1, "max_tokens_per_doc": 9 }), pair("a", "defg")),
+        (json!({ "max_tokens_per_query": 1, "max_tokens_per_doc": 3 }), pair("a", "def")),
+    ] {
+        assert_eq!(seen(options.clone()).inputs, [expected], "{options}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_pairs_is_told_by_its_name() {
+    let server = ranks();
+    let names = "expected `queries` and `documents`, or `text_1` and `text_2`";
+    for (body, status, error_type, said) in [
+        ("{", 400, "Validation", "body is not JSON"),
+        ("[]", 422, "Validation", "expected a JSON object"),
+        ("{}", 422, "Validation", &format!("missing field `queries`, {names}") as &str),
+        (r#"{"queries":"q"}"#, 422, "Validation", &format!("missing field `documents`, {names}")),
+        (r#"{"items":["q"]}"#, 422, "Validation", &format!("missing field `queries`, {names}")),
+        (r#"{"text_2":"q"}"#, 422, "Validation", &format!("missing field `text_1`, {names}")),
+        (r#"{"text_1":[],"text_2":"q"}"#, 400, "Empty", "`text_1` cannot be empty"),
+        (r#"{"queries":"q","documents":[]}"#, 400, "Empty", "`documents` cannot be empty"),
+        (
+            r#"{"queries":["q","r"],"items":["a","b","c"]}"#,
+            422,
+            "Validation",
+            "there are 2 `queries` and 3 `items`, expected one of `queries`, or as many as of `items`",
+        ),
+        (r#"{"text_1":["q","r"],"text_2":"a"}"#, 422, "Validation", "there are 2 `text_1` and 1 `text_2`"),
+        (
+            r#"{"text_1":7,"text_2":"a"}"#,
+            422,
+            "Validation",
+            "integer `7`, expected a text or a list of texts",
+        ),
+        (r#"{"text_1":"q","text_2":[{"content":[]}]}"#, 422, "Validation", "map, expected a text at [0]"),
+        (r#"{"text_1":"overloaded","text_2":"a"}"#, 429, "Overloaded", "overloaded"),
+        (r#"{"text_1":"nan","text_2":"a"}"#, 424, "Backend", "has the value NaN"),
+    ] {
+        for path in ["/score", "/v1/score"] {
+            assert_openai(&format!("{path} {body}"), &server.post(path, body), status, error_type, said);
+        }
+    }
+    for (name, value, said) in [
+        ("truncate_prompt_tokens", json!(0), "`truncate_prompt_tokens` is 0, expected 1 to 16, or -1 for"),
+        ("truncate_prompt_tokens", json!(-2), "`truncate_prompt_tokens` is -2, expected 1 to 16"),
+        ("truncate_prompt_tokens", json!(17), "`truncate_prompt_tokens` is 17, expected 1 to 16"),
+        ("truncate_prompt_tokens", json!("8"), r#"string "8", expected a whole number"#),
+        ("truncation_side", json!("middle"), "unknown variant `middle`, expected `left` or `right`"),
+        ("padding", json!("max_length"), r#"`padding` is "max_length", expected "do_not_pad""#),
+        ("instruction", json!("be good"), "`instruction` is not possible here"),
+        ("chat_template_kwargs", json!({}), "`chat_template_kwargs` is not possible here"),
+        ("use_activation", json!("no"), "expected a boolean"),
+    ] {
+        let mut body = json!({ "queries": "q", "documents": ["a"] });
+        body[name] = value;
+        assert_openai(&body.to_string(), &server.post("/score", body.to_string()), 422, "Validation", said);
+    }
+    for path in ["/score", "/v1/score"] {
+        assert_openai(path, &server.get(path), 405, "Validation", "does not take GET");
+    }
+}
+
+#[test]
+fn other_models_say_what_pairs_need() {
+    let server = Server::with_model(classifier(["x", "y"]));
+    let reply = server.post("/score", r#"{"text_1":"q","text_2":"c"}"#);
+    let said = "`/score` needs a sequence classifier with one label or an embedding model";
+    assert_openai("two labels", &reply, 424, "Backend", said);
+}
