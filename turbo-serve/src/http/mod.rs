@@ -21,6 +21,7 @@
 //! | `POST /rerank` | `[{"index", "score", "text"}]`, the best first; or as below, for `documents` |
 //! | `POST /v1/rerank`, `POST /v2/rerank` | Cohere's and Jina's results, the best first |
 //! | `POST /score`, `POST /v1/score` | vLLM's list of scores of pairs, in their order |
+//! | `POST /classify` | vLLM's list of labels, with the probabilities of all |
 //! | `POST /pipeline/{task}` | the tasks of Hugging Face's inference clients, as they send and read them |
 //! | `POST /tokenize`, `POST /decode` | what the model reads of a text, and back |
 //! | `POST /`, `POST /invocations` | the one of these that the model is for |

@@ -186,6 +186,7 @@ pub(super) fn routes() -> Routes {
         .post("/v2/rerank", rerank::rerank_documents, ranks::documents("rerank_v2"))
         .post("/score", vllm::score, as_vllm::score("score"))
         .post("/v1/score", vllm::score, as_vllm::score("score_v1"))
+        .post("/classify", vllm::classes, as_vllm::classify())
         .post("/pipeline/feature-extraction", tei::embed, task::feature_extraction())
         .post("/pipeline/sentence-similarity", tei::similarity, task::sentence_similarity())
         .post("/pipeline/text-classification", pipeline::text_classification, task::text_classification())
@@ -273,7 +274,9 @@ pub(crate) fn refused(path: &str, error: ApiError) -> Response {
         RerankError::from(error).into_response()
     } else if path == "/v2" || path.starts_with("/v2/") {
         KserveError::from(error).into_response()
-    } else if path.contains("/v1/") || ["/embeddings", "/score"].iter().any(|route| path.ends_with(route)) {
+    } else if path.contains("/v1/")
+        || ["/embeddings", "/score", "/classify"].iter().any(|route| path.ends_with(route))
+    {
         OpenAiError::from(error).into_response()
     } else {
         TeiError::from(error).into_response()

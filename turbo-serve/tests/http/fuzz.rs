@@ -18,13 +18,14 @@ use crate::{
 };
 
 /// Every route that reads a body, with the model that answers it.
-const ROUTES: [(Model, &str); 22] = [
+const ROUTES: [(Model, &str); 23] = [
     (Model::Vectors, "/embed"),
     (Model::Vectors, "/embed_all"),
     (Model::Vectors, "/v1/embeddings"),
     (Model::Vectors, "/similarity"),
     (Model::Vectors, "/v1/score"),
     (Model::Ranks, "/score"),
+    (Model::Scores, "/classify"),
     (Model::Vectors, "/tokenize"),
     (Model::Vectors, "/decode"),
     (Model::Vectors, "/invocations"),

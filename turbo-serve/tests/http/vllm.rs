@@ -252,3 +252,129 @@ fn other_models_say_what_pairs_need() {
     let said = "`/score` needs a sequence classifier with one label or an embedding model";
     assert_openai("two labels", &reply, 424, "Backend", said);
 }
+
+/// Checks a list of labels with their probabilities, and how many tokens it says.
+#[track_caller]
+fn assert_classes(reply: &Reply, expected: &[Vec<f64>], labels: &[&str], tokens: usize) {
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let answer = reply.json();
+    let data = answer["data"].as_array().unwrap();
+    assert_eq!(data.len(), expected.len(), "{answer}");
+    for (index, (item, expected)) in data.iter().zip(expected).enumerate() {
+        let probs: Vec<f64> = serde_json::from_value(item["probs"].clone()).unwrap();
+        let near = probs.iter().zip(expected).all(|(got, expected)| (got - expected).abs() < 1e-6);
+        assert!(near && probs.len() == expected.len(), "{answer}: expected {expected:?} at {index}");
+        let best = (0..expected.len()).max_by(|&a, &b| expected[a].total_cmp(&expected[b])).unwrap();
+        assert_eq!(item["label"], labels[best], "{answer}");
+        assert_eq!((&item["index"], &item["num_classes"]), (&json!(index), &json!(labels.len())), "{answer}");
+    }
+    assert_eq!((&answer["object"], &answer["model"]), (&json!("list"), &json!("fake")), "{answer}");
+    assert_eq!(answer["usage"], json!({ "prompt_tokens": tokens, "total_tokens": tokens }), "{answer}");
+    assert!(answer["created"].is_u64(), "{answer}");
+}
+
+/// The fake's logits of an input, for as many labels.
+fn logits(input: &Input, labels: usize) -> Vec<f64> {
+    row(input, 0)[..labels].iter().map(|&logit| logit.into()).collect()
+}
+
+fn softmax(logits: &[f64]) -> Vec<f64> {
+    let sum: f64 = logits.iter().map(|logit| logit.exp()).sum();
+    logits.iter().map(|logit| logit.exp() / sum).collect()
+}
+
+#[test]
+fn every_label_has_its_probability_in_the_models_order() {
+    let labels = ["x", "y", "z"];
+    let server = Server::with_model(classifier(labels));
+    let raw = |content: &str| logits(&text(content), 3);
+    for (input, contents, tokens) in [
+        (json!("ab"), vec!["ab"], 3),
+        (json!(["ab"]), vec!["ab"], 3),
+        (json!(["ab", "c", "d"]), vec!["ab", "c", "d"], 7),
+    ] {
+        let expected: Vec<Vec<f64>> = contents.iter().map(|it| softmax(&raw(it))).collect();
+        let body = json!({ "input": input, "model": "fake", "user": "u" });
+        assert_classes(&server.post("/classify", body.to_string()), &expected, &labels, tokens);
+        let expected: Vec<Vec<f64>> = contents.iter().map(|it| raw(it)).collect();
+        for field in ["use_activation", "activation", "softmax"] {
+            let body = json!({ "input": input, field: false });
+            assert_classes(
+                &server.post("/models/fake/classify", body.to_string()),
+                &expected,
+                &labels,
+                tokens,
+            );
+        }
+    }
+    let ids = softmax(&logits(&Input::Ids(vec![1, 2]), 3));
+    assert_classes(&server.post("/classify", r#"{"input":[1,2]}"#), &[ids], &labels, 2);
+    // One label may be right or wrong, and several each by itself.
+    let one = logits(&text("ab"), 1).into_iter().map(sigmoid).collect();
+    assert_classes(&ranks().post("/classify", r#"{"input":"ab"}"#), &[one], &["LABEL_0"], 3);
+    let mut model = classifier(labels);
+    model.score_function = ScoreFunction::Sigmoid;
+    let several = raw("ab").into_iter().map(sigmoid).collect();
+    let server = Server::with_model(model);
+    assert_classes(&server.post("/classify", r#"{"input":"ab"}"#), &[several], &labels, 3);
+}
+
+#[test]
+fn more_texts_than_a_request_may_have_are_classified_in_parts() {
+    let server = Server::with_model(classifier(["x", "y"]));
+    let texts: Vec<String> = (0..50).map(|number| number.to_string()).collect();
+    let expected: Vec<Vec<f64>> = texts.iter().map(|it| softmax(&logits(&text(it), 2))).collect();
+    let tokens = texts.iter().map(|it| it.len() + 1).sum();
+    let body = json!({ "input": texts });
+    assert_classes(&server.post("/classify", body.to_string()), &expected, &["x", "y"], tokens);
+    let id = |body: &str| server.post("/classify", body).json()["id"].as_str().unwrap().to_owned();
+    assert!(id(r#"{"input":"a"}"#).starts_with("classify-"));
+    assert_eq!(id(r#"{"input":"a","request_id":"mine"}"#), "classify-mine");
+    let body = json!({ "input": vec![""; 2049] });
+    let said = "batch size 2049 > maximum allowed batch size 2048";
+    assert_openai("2049", &server.post("/classify", body.to_string()), 422, "Validation", said);
+}
+
+#[test]
+fn what_is_wrong_with_a_text_to_classify_is_told_by_its_name() {
+    let server = Server::with_model(classifier(["x", "y"]));
+    for (body, status, error_type, said) in [
+        ("{", 400, "Validation", "body is not JSON"),
+        ("{}", 422, "Validation", "missing field `input`"),
+        (r#"{"input":null}"#, 422, "Validation", "missing field `input`"),
+        (r#"{"input":[]}"#, 400, "Empty", "`input` cannot be empty"),
+        (r#"{"input":7}"#, 422, "Validation", "integer `7`, expected a text"),
+        (r#"{"input":["a",["b"]]}"#, 422, "Validation", r#"string "b", expected a token id"#),
+        (
+            r#"{"messages":[{"role":"user","content":"a"}]}"#,
+            422,
+            "Validation",
+            "`messages` is not possible here: a model's template is not read",
+        ),
+        (
+            r#"{"input":"a","add_special_tokens":false}"#,
+            422,
+            "Validation",
+            "`add_special_tokens` is false, expected true",
+        ),
+        (
+            r#"{"input":"a","padding":"max_length"}"#,
+            422,
+            "Validation",
+            r#"`padding` is "max_length", expected "do_not_pad""#,
+        ),
+        (
+            r#"{"input":"a","truncate_prompt_tokens":17}"#,
+            422,
+            "Validation",
+            "`truncate_prompt_tokens` is 17, expected 1 to 16",
+        ),
+        (r#"{"input":"overloaded"}"#, 429, "Overloaded", "overloaded"),
+        (r#"{"input":"nan"}"#, 424, "Backend", "has the value NaN"),
+    ] {
+        assert_openai(body, &server.post("/classify", body), status, error_type, said);
+    }
+    assert_openai("GET", &server.get("/classify"), 405, "Validation", "does not take GET");
+    let said = "`/classify` needs a sequence classifier, and this model is for";
+    assert_openai("vectors", &Server::start().post("/classify", r#"{"input":"a"}"#), 424, "Backend", said);
+}

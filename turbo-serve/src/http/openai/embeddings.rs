@@ -11,6 +11,7 @@ use crate::{
         call::{Call, RequestBody},
         error::{ApiError, OpenAiError},
         inputs::{Count, Counted, Inputs},
+        target::Target,
         write::{self, Encoding},
     },
     tasks::NoRoom,
@@ -54,17 +55,14 @@ pub(in crate::http) async fn embeddings(
     Ability::Embed.check(&target)?;
     let target = target.writing(write::BYTES_PER_VALUE);
     let Counted { inputs, arity } = body.input.0;
-    let (got, limit) = (inputs.len(), MAX_INPUTS.max(target.engine().info().max_client_batch_size));
-    if got == 0 {
+    if inputs.is_empty() {
         return Err(ApiError::empty("`input` cannot be empty").into());
     }
-    if got > limit {
-        return Err(ApiError::from(EngineError::TooManyInputs { got, limit }).into());
-    }
+    check_count(&target, inputs.len())?;
     let dimensions = body.dimensions.map(|Count(count)| count);
     let row_len = target.engine().info().model.rows.pooled.unwrap_or(0);
     if let Some(planned) = target.planned() {
-        planned.check(got * row_len.min(dimensions.unwrap_or(row_len))).map_err(ApiError::from)?;
+        planned.check(inputs.len() * row_len.min(dimensions.unwrap_or(row_len))).map_err(ApiError::from)?;
     }
     let question = Question {
         inputs: Counted { inputs: Vec::new(), arity },
@@ -84,4 +82,13 @@ pub(in crate::http) async fn embeddings(
     };
     let target = target.begun()?;
     Ok(answer_in_parts(&target, question, inputs.into_iter(), NoRoom::Fails, write).await?)
+}
+
+/// Refuses more inputs than a request may have.
+pub(in crate::http) fn check_count(target: &Target, got: usize) -> Result<(), ApiError> {
+    let limit = MAX_INPUTS.max(target.engine().info().max_client_batch_size);
+    match got > limit {
+        true => Err(EngineError::TooManyInputs { got, limit }.into()),
+        false => Ok(()),
+    }
 }

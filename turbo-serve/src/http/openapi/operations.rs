@@ -187,6 +187,23 @@ pub(in crate::http) mod vllm {
 
     const TAG: &str = "vLLM";
 
+    pub(in crate::http) fn classify() -> Operation {
+        let summary = "The label of each input, and how likely every label is";
+        Operation::new("classify", TAG, summary, "ClassList").timed().like_openai().asks(
+            "ClassesRequest",
+            [
+                ("text", json!({ "input": "I like soup" })),
+                (
+                    "options",
+                    json!({
+                        "model": "classify", "input": ["a", [2, 5, 3]], "use_activation": false,
+                        "truncate_prompt_tokens": -1, "add_special_tokens": true,
+                    }),
+                ),
+            ],
+        )
+    }
+
     pub(in crate::http) fn score(id: &'static str) -> Operation {
         let summary = "How well two texts go together: a score of each pair, or the cosine of their vectors";
         Operation::new(id, TAG, summary, "ScoreList").timed().like_openai().asks(

@@ -236,7 +236,16 @@ fn vllm() -> Value {
     let mut request = object(with_extensions(asked), []);
     request["anyOf"] = sides.map(|(first, second)| json!({ "required": [first, second] })).into();
     let score = json!({ "index": count(), "object": { "const": "score" }, "score": number() });
+    let classified = with_extensions(json!({
+        "input": of("Inputs"), "messages": { "type": "null" }, "add_special_tokens": { "enum": [true, null] },
+        "use_activation": maybe("boolean"), "activation": maybe("boolean"), "softmax": maybe("boolean"),
+    }));
+    let class = json!({
+        "index": count(), "label": maybe("string"), "probs": some(number()), "num_classes": count(),
+    });
     json!({
+        "ClassesRequest": object(classified, ["input"]),
+        "ClassList": scored_list(object(class, ["index", "label", "probs", "num_classes"])),
         "ScoreRequest": request,
         "ScoreList": scored_list(object(score, ["index", "object", "score"])),
     })

@@ -6,7 +6,7 @@ use crate::{
     engine::Truncation,
     http::{
         error::ApiError,
-        inputs::Whole,
+        inputs::{Counted, Inputs, Whole},
         rerank::check_cut,
         target::Target,
         tei::{TruncationDirection, truncation},
@@ -76,6 +76,29 @@ pub(in crate::http) fn refuse(field: &str, value: Option<IgnoredAny>, remedy: &s
     match value {
         None => Ok(()),
         Some(_) => Err(ApiError::validation(format!("`{field}` is not possible here: {remedy}"))),
+    }
+}
+
+/// The inputs, which are texts and ids only.
+pub(in crate::http) fn check_input(
+    input: Option<Inputs>,
+    messages: Option<IgnoredAny>,
+) -> Result<Counted, ApiError> {
+    refuse("messages", messages, "a model's template is not read; write what it would say into `input`")?;
+    let Inputs(counted) = input.ok_or_else(|| ApiError::validation("missing field `input`"))?;
+    match counted.inputs.is_empty() {
+        true => Err(ApiError::empty("`input` cannot be empty")),
+        false => Ok(counted),
+    }
+}
+
+/// Refuses to leave out special tokens.
+pub(in crate::http) fn check_special_tokens(add_special_tokens: Option<bool>) -> Result<(), ApiError> {
+    match add_special_tokens {
+        Some(false) => Err(ApiError::validation(
+            "`add_special_tokens` is false, expected true: what is to have none can be sent as token ids",
+        )),
+        Some(true) | None => Ok(()),
     }
 }
 

@@ -3,10 +3,12 @@
 //! | route | body | answer |
 //! |---|---|---|
 //! | `/score`, `/v1/score` | `queries` and `documents`, or `text_1` and `text_2` | `{"data": [{"index", "object": "score", "score"}], …}` |
+//! | `/classify` | `input` | `{"data": [{"index", "label", "probs", "num_classes"}], …}` |
 //!
 //! Fields that change nothing of an answer are ignored (`user`, `priority`); what would change one, and is not possible
 //! here, is refused by its name ([`fields`]).
 
+mod classify;
 pub(super) mod fields;
 mod score;
 
@@ -16,6 +18,7 @@ use serde::Serialize;
 
 use super::rerank::new_id;
 
+pub(super) use classify::classes;
 pub(super) use score::score;
 
 /// A list of answers, and what it took.
