@@ -534,11 +534,35 @@ fn documents_of_an_ensemble_are_not_cut() {
             assert_eq!(
                 body["message"],
                 "`max_tokens_per_doc` is not possible here: each model of the ensemble `search` counts tokens of its own; \
-                 leave it out, and send documents that are short enough"
+                 leave it out, and send texts that are short enough"
             );
             assert_eq!(whole.status, 200, "{path} {document}: {}", whole.text());
         }
     }
+}
+
+#[test]
+fn an_ensemble_scores_pairs_in_their_order_and_cuts_none() {
+    let server = Several::with([search(["embedder", "ranker"], 3)]);
+    let (queries, documents) = (json!("a"), json!(["b", "c", "d"]));
+    let ask = |options: Value| {
+        let mut body = options;
+        (body["queries"], body["documents"]) = (queries.clone(), documents.clone());
+        server.post("/models/search/score", body)
+    };
+    let scores = ask(json!({})).json();
+    let ranked = server.post("/models/search/v1/rerank", json!({ "query": queries, "documents": documents }));
+    for result in ranked.json()["results"].as_array().unwrap() {
+        let index = result["index"].as_u64().unwrap() as usize;
+        assert_eq!(scores["data"][index]["score"], result["relevance_score"], "{scores}");
+    }
+    for field in ["truncate_prompt_tokens", "max_tokens_per_query", "max_tokens_per_doc"] {
+        let reply = ask(json!({ field: 3 }));
+        let said =
+            format!("`{field}` is not possible here: each model of the ensemble `search` counts tokens");
+        assert_openai(field, &reply, 422, "Validation", &said);
+    }
+    assert_eq!(ask(json!({ "truncate_prompt_tokens": -1 })).status, 200);
 }
 
 #[test]

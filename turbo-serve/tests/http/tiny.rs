@@ -11,7 +11,10 @@ use turbo_serve::{
     http::{HttpOptions, Metrics, router},
 };
 
-use crate::fake::{Running, assert_tei};
+use crate::{
+    fake::{Running, assert_tei},
+    statuses::assert_openai,
+};
 
 /// The golden values are float64; ours are f32, through two layers, of a size around 2: a few of its last places.
 const TOLERANCE: f32 = 2e-6;
@@ -133,5 +136,56 @@ fn limits_are_those_of_the_folder() {
         let body = json!({ "inputs": long, "truncate": true, "truncation_direction": truncation_direction });
         let reply = server.post("/embed", body.to_string());
         assert_eq!((reply.status, reply.header("x-compute-tokens")), (200, "48"), "{truncation_direction}");
+    }
+}
+
+#[test]
+fn vllm_s_length_cuts_texts_and_ids_as_the_tokenizer_does() {
+    let (server, sentences) = start();
+    let rows = |body: Value| {
+        let reply = server.post("/v1/embeddings", body.to_string()).json();
+        let row: Vec<f32> = serde_json::from_value(reply["data"][0]["embedding"].clone())
+            .unwrap_or_else(|error| panic!("{error}: {reply}"));
+        (row, reply["usage"]["prompt_tokens"].as_u64().unwrap())
+    };
+    let long = sentences.iter().max_by_key(|sentence| sentence.input_ids.len()).unwrap();
+    let (ids, count) = (&long.input_ids, long.input_ids.len());
+    assert!(count > 6, "{ids:?}");
+    for most in 3..count {
+        let cut = |input: Value, side: &str| {
+            rows(json!({ "input": input, "truncate_prompt_tokens": most, "truncation_side": side }))
+        };
+        // What is left of a text stands between its special tokens.
+        let right = [&ids[..most - 1], &ids[count - 1..]].concat();
+        let left = [&ids[..1], &ids[count - most + 1..]].concat();
+        assert_eq!(cut(json!(long.text), "right"), rows(json!({ "input": right })), "{most}");
+        assert_eq!(cut(json!(long.text), "left"), rows(json!({ "input": left })), "{most}");
+        // Ids are what they are.
+        assert_eq!(cut(json!(ids), "right"), rows(json!({ "input": ids[..most] })), "{most}");
+        assert_eq!(cut(json!(ids), "left"), rows(json!({ "input": ids[count - most..] })), "{most}");
+        assert_eq!(cut(json!(long.text), "right").1, most as u64);
+    }
+    let whole = rows(json!({ "input": long.text }));
+    for most in [count, 48] {
+        assert_eq!(rows(json!({ "input": long.text, "truncate_prompt_tokens": most })), whole);
+    }
+    let longer = "hello ".repeat(60);
+    assert_eq!(rows(json!({ "input": longer, "truncate_prompt_tokens": -1 })).1, 48);
+    let reply = server.post("/v1/embeddings", r#"{"input":"hello","truncate_prompt_tokens":1}"#);
+    let said = "input 0: its special tokens alone are more than the 1 that it may have";
+    assert_openai("one token", &reply, 422, "Validation", said);
+}
+
+#[test]
+fn vllm_s_scores_of_vectors_are_their_cosines() {
+    let (server, sentences) = start();
+    let texts: Vec<&str> = sentences.iter().map(|sentence| sentence.text.as_str()).collect();
+    let body = json!({ "text_1": texts[0], "text_2": texts });
+    let reply = server.post("/score", body.to_string()).json();
+    for (index, sentence) in sentences.iter().enumerate() {
+        let pairs = sentences[0].embedding.iter().zip(&sentence.embedding);
+        let expected: f32 = pairs.map(|(a, b)| a * b).sum();
+        let got = reply["data"][index]["score"].as_f64().unwrap() as f32;
+        assert!((got - expected).abs() <= 4.0 * TOLERANCE, "{got} at {index}, expected {expected}");
     }
 }

@@ -1,7 +1,7 @@
 //! Scores of pairs, and labels, in vLLM's words.
 
 use serde_json::{Value, json};
-use turbo_serve::engine::{Input, ScoreFunction, Truncation};
+use turbo_serve::engine::{Input, OutputKind, ScoreFunction, Truncation};
 
 use crate::{
     fake::{Reply, Server, classifier, embedding, row, sparse},
@@ -341,7 +341,7 @@ fn what_is_wrong_with_a_text_to_classify_is_told_by_its_name() {
     for (body, status, error_type, said) in [
         ("{", 400, "Validation", "body is not JSON"),
         ("{}", 422, "Validation", "missing field `input`"),
-        (r#"{"input":null}"#, 422, "Validation", "missing field `input`"),
+        (r#"{"input":null}"#, 422, "Validation", "null, expected a text"),
         (r#"{"input":[]}"#, 400, "Empty", "`input` cannot be empty"),
         (r#"{"input":7}"#, 422, "Validation", "integer `7`, expected a text"),
         (r#"{"input":["a",["b"]]}"#, 422, "Validation", r#"string "b", expected a token id"#),
@@ -377,4 +377,82 @@ fn what_is_wrong_with_a_text_to_classify_is_told_by_its_name() {
     assert_openai("GET", &server.get("/classify"), 405, "Validation", "does not take GET");
     let said = "`/classify` needs a sequence classifier, and this model is for";
     assert_openai("vectors", &Server::start().post("/classify", r#"{"input":"a"}"#), 424, "Backend", said);
+}
+
+#[test]
+fn embeddings_take_vllm_s_fields_that_are_possible() {
+    let server = Server::start();
+    let asked = |options: Value| {
+        let mut body = options;
+        body["input"] = json!(["ab", [7, 8]]);
+        let reply = server.post("/v1/embeddings", body.to_string());
+        assert_eq!(reply.status, 200, "{body}: {}", reply.text());
+        server.engine.seen.lock().unwrap().take().unwrap()
+    };
+    let pooled = |normalize| OutputKind::Pooled { normalize, dimensions: None };
+    for (options, output, truncation, limit) in [
+        (json!({}), pooled(true), None, None),
+        (json!({ "truncate_prompt_tokens": -1 }), pooled(true), Some(Truncation::Right), None),
+        (json!({ "truncate_prompt_tokens": 4 }), pooled(true), Some(Truncation::Right), Some(4)),
+        (
+            json!({ "truncate_prompt_tokens": 4, "truncation_side": "left" }),
+            pooled(true),
+            Some(Truncation::Left),
+            Some(4),
+        ),
+        (json!({ "use_activation": false }), pooled(false), None, None),
+        (json!({ "normalize": false }), pooled(false), None, None),
+        (json!({ "use_activation": true, "normalize": false }), pooled(true), None, None),
+        (json!({ "padding": "do_not_pad", "add_special_tokens": true }), pooled(true), None, None),
+        (
+            json!({ "embed_dtype": "float32", "endianness": "native", "encoding_format": "base64" }),
+            pooled(true),
+            None,
+            None,
+        ),
+        // Of what is written as numbers there are no bytes.
+        (json!({ "embed_dtype": "float16", "endianness": "big" }), pooled(true), None, None),
+        (
+            json!({ "priority": 7, "request_id": "a", "cache_salt": "b", "messages": null }),
+            pooled(true),
+            None,
+            None,
+        ),
+        (json!({ "mm_processor_kwargs": {}, "chat_template": "c", "user": 7 }), pooled(true), None, None),
+    ] {
+        let request = asked(options.clone());
+        let got = (request.output, request.truncation, request.max_input_length);
+        assert_eq!(got, (output, truncation, limit), "{options}");
+    }
+}
+
+#[test]
+fn embeddings_refuse_vllm_s_fields_that_would_change_vectors() {
+    let server = Server::start();
+    let base64 = json!("base64");
+    for (field, value, said) in [
+        ("messages", json!([]), "`messages` is not possible here: a model's template is not read"),
+        ("add_special_tokens", json!(false), "`add_special_tokens` is false, expected true"),
+        ("padding", json!("max_length"), r#"`padding` is "max_length", expected "do_not_pad""#),
+        ("padding", json!(true), "boolean `true`, expected a string"),
+        ("truncate_prompt_tokens", json!(0), "`truncate_prompt_tokens` is 0, expected 1 to 16, or -1"),
+        ("truncate_prompt_tokens", json!(17), "`truncate_prompt_tokens` is 17, expected 1 to 16, or -1"),
+        ("truncate_prompt_tokens", json!(1.5), "floating point `1.5`, expected a whole number"),
+        ("truncation_side", json!("both"), "unknown variant `both`, expected `left` or `right`"),
+        ("embed_dtype", json!("float16"), r#"`embed_dtype` is "float16", expected "float32" for base64"#),
+        ("endianness", json!("big"), r#"`endianness` is "big", expected "little" for base64"#),
+        ("encoding_format", json!("bytes"), "unknown variant `bytes`, expected `float` or `base64`"),
+        ("use_activation", json!(1), "integer `1`, expected a boolean"),
+    ] {
+        let mut body = json!({ "input": "a", "encoding_format": base64 });
+        body[field] = value;
+        for path in ["/v1/embeddings", "/embeddings"] {
+            assert_openai(&body.to_string(), &server.post(path, body.to_string()), 422, "Validation", said);
+        }
+    }
+    let chat = r#"{"model":"a","messages":[{"role":"user","content":"b"}]}"#;
+    let said = "`messages` is not possible here";
+    assert_openai("no input", &server.post("/v1/embeddings", chat), 422, "Validation", said);
+    let none = server.post("/v1/embeddings", r#"{"model":"a"}"#);
+    assert_openai("nothing", &none, 422, "Validation", "missing field `input`");
 }

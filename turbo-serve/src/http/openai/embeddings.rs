@@ -1,7 +1,7 @@
 //! `POST /v1/embeddings`, as OpenAI's clients call it.
 
 use axum::response::Response;
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 
 use crate::{
     engine::{EngineError, InferResponse, OutputKind},
@@ -10,8 +10,11 @@ use crate::{
         answer::{Question, answer_in_parts},
         call::{Call, RequestBody},
         error::{ApiError, OpenAiError},
-        inputs::{Count, Counted, Inputs},
+        inputs::{Count, Counted, Inputs, Whole},
         target::Target,
+        vllm::fields::{
+            Cut, Padding, Side, check_input, check_padding, check_special_tokens, not_null, word,
+        },
         write::{self, Encoding},
     },
     tasks::NoRoom,
@@ -22,14 +25,39 @@ use crate::{
 /// Source: OpenAI's API reference, "Create embeddings": the array `input` may be no longer.
 const MAX_INPUTS: usize = 2048;
 
-/// Body of `POST /v1/embeddings`. Fields not named here are ignored, `user` among them; `null` is as
-/// good as leaving one out.
+/// Body of `POST /v1/embeddings`, with vLLM's fields beside OpenAI's. Fields not named here are ignored, `user` among
+/// them; `null` is as good as leaving one out.
 #[derive(Deserialize)]
 pub(in crate::http) struct EmbeddingsBody {
-    input: Inputs,
+    #[serde(default, deserialize_with = "not_null")]
+    input: Option<Inputs>,
     model: Option<String>,
+    #[serde(default, deserialize_with = "word")]
     encoding_format: Option<EncodingFormat>,
     dimensions: Option<Count>,
+    messages: Option<IgnoredAny>,
+    truncate_prompt_tokens: Option<Whole>,
+    #[serde(default, deserialize_with = "word")]
+    truncation_side: Option<Side>,
+    /// Whether rows are normalised, by its name of today.
+    use_activation: Option<bool>,
+    /// By an older one.
+    normalize: Option<bool>,
+    #[serde(default, deserialize_with = "word")]
+    padding: Option<Padding>,
+    add_special_tokens: Option<bool>,
+    embed_dtype: Option<String>,
+    #[serde(default, deserialize_with = "word")]
+    endianness: Option<Endianness>,
+}
+
+/// How bytes of a number are ordered in base64.
+#[derive(Clone, Copy, Deserialize, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum Endianness {
+    Native,
+    Little,
+    Big,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -48,16 +76,22 @@ impl RequestBody for EmbeddingsBody {
 }
 
 /// `POST /v1/embeddings`: normalised rows, asked for in parts of as many inputs as the model takes; inputs that are too
-/// long are treated as the server does by default.
+/// long are treated as the request says, or else as the server does by default.
 pub(in crate::http) async fn embeddings(
     Call { target, body, received }: Call<EmbeddingsBody>,
 ) -> Result<Response, OpenAiError> {
     Ability::Embed.check(&target)?;
     let target = target.writing(write::BYTES_PER_VALUE);
-    let Counted { inputs, arity } = body.input.0;
-    if inputs.is_empty() {
-        return Err(ApiError::empty("`input` cannot be empty").into());
-    }
+    let Counted { inputs, arity } = check_input(body.input, body.messages)?;
+    check_padding(body.padding)?;
+    check_special_tokens(body.add_special_tokens)?;
+    let encoding = match body.encoding_format {
+        Some(EncodingFormat::Float) | None => Encoding::Float,
+        Some(EncodingFormat::Base64) => Encoding::Base64,
+    };
+    check_bytes(encoding, body.embed_dtype.as_deref(), body.endianness)?;
+    let Cut { truncation, max_input_length } =
+        Cut::of(&target, body.truncate_prompt_tokens, body.truncation_side)?;
     check_count(&target, inputs.len())?;
     let dimensions = body.dimensions.map(|Count(count)| count);
     let row_len = target.engine().info().model.rows.pooled.unwrap_or(0);
@@ -66,15 +100,14 @@ pub(in crate::http) async fn embeddings(
     }
     let question = Question {
         inputs: Counted { inputs: Vec::new(), arity },
-        output: OutputKind::Pooled { normalize: true, dimensions },
-        truncation: None,
-        max_input_length: None,
+        output: OutputKind::Pooled {
+            normalize: body.use_activation.or(body.normalize).unwrap_or(true),
+            dimensions,
+        },
+        truncation,
+        max_input_length,
         prompt_name: None,
         received,
-    };
-    let encoding = match body.encoding_format {
-        Some(EncodingFormat::Float) | None => Encoding::Float,
-        Some(EncodingFormat::Base64) => Encoding::Base64,
     };
     let model = target.engine().info().model.name.clone();
     let write = move |response: &InferResponse| {
@@ -82,6 +115,22 @@ pub(in crate::http) async fn embeddings(
     };
     let target = target.begun()?;
     Ok(answer_in_parts(&target, question, inputs.into_iter(), NoRoom::Fails, write).await?)
+}
+
+/// Refuses other bytes than are written: little-endian `f32`s.
+fn check_bytes(
+    encoding: Encoding,
+    embed_dtype: Option<&str>,
+    endianness: Option<Endianness>,
+) -> Result<(), ApiError> {
+    let wrong = |field, got: &str, expected| {
+        Err(ApiError::validation(format!("`{field}` is {got:?}, expected {expected:?} for base64")))
+    };
+    match (encoding, embed_dtype, endianness) {
+        (Encoding::Base64, Some(dtype), _) if dtype != "float32" => wrong("embed_dtype", dtype, "float32"),
+        (Encoding::Base64, _, Some(Endianness::Big)) => wrong("endianness", "big", "little"),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses more inputs than a request may have.

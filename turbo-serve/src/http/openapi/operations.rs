@@ -167,6 +167,13 @@ pub(in crate::http) mod openai {
                     "base64",
                     json!({ "model": "embed", "input": ["a cat", [2, 5, 3]], "encoding_format": "base64" }),
                 ),
+                (
+                    "vLLM's",
+                    json!({
+                        "input": "a cat", "truncate_prompt_tokens": 8, "use_activation": false,
+                        "add_special_tokens": true,
+                    }),
+                ),
             ],
         )
     }

@@ -191,10 +191,13 @@ fn openai() -> Value {
     });
     json!({
         "EmbeddingsRequest": object(
-            json!({
-                "input": of("Inputs"), "model": maybe("string"), "dimensions": maybe_from(1),
-                "encoding_format": maybe_one_of(["float", "base64"]),
-            }),
+            with_extensions(json!({
+                "input": of("Inputs"), "dimensions": maybe_from(1),
+                "encoding_format": maybe_one_of(["float", "base64"]), "messages": { "type": "null" },
+                "use_activation": maybe("boolean"), "normalize": maybe("boolean"),
+                "add_special_tokens": { "enum": [true, null] }, "embed_dtype": maybe("string"),
+                "endianness": maybe_one_of(["native", "little", "big"]),
+            })),
             ["input"],
         ),
         "EmbeddingList": object(
@@ -215,7 +218,6 @@ fn with_extensions(own: Value) -> Value {
     let mut all = json!({
         "model": maybe("string"), "truncate_prompt_tokens": any([json!({ "const": -1 }), maybe_from(1)]),
         "truncation_side": maybe_one_of(["left", "right"]), "padding": maybe_one_of(["do_not_pad"]),
-        "request_id": maybe("string"),
     });
     if let (Some(all), Value::Object(own)) = (all.as_object_mut(), own) {
         all.extend(own);
@@ -227,6 +229,7 @@ fn vllm() -> Value {
     let sides = [("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2")];
     let mut asked = json!({
         "use_activation": maybe("boolean"), "activation": maybe("boolean"), "softmax": maybe("boolean"),
+        "request_id": maybe("string"),
         "max_tokens_per_query": maybe_from(0), "max_tokens_per_doc": maybe_from(0),
         "instruction": { "type": "null" }, "chat_template_kwargs": { "type": "null" },
     });
@@ -239,6 +242,7 @@ fn vllm() -> Value {
     let classified = with_extensions(json!({
         "input": of("Inputs"), "messages": { "type": "null" }, "add_special_tokens": { "enum": [true, null] },
         "use_activation": maybe("boolean"), "activation": maybe("boolean"), "softmax": maybe("boolean"),
+        "request_id": maybe("string"),
     }));
     let class = json!({
         "index": count(), "label": maybe("string"), "probs": some(number()), "num_classes": count(),

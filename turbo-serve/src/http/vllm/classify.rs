@@ -6,7 +6,9 @@ use turbo_models::tasks::{TaskError, classify};
 
 use super::{
     List,
-    fields::{Cut, Padding, Side, activation, check_input, check_padding, check_special_tokens},
+    fields::{
+        Cut, Padding, Side, activation, check_input, check_padding, check_special_tokens, not_null, word,
+    },
     id_of,
 };
 use crate::{
@@ -27,13 +29,16 @@ use crate::{
 #[derive(Deserialize)]
 pub(in crate::http) struct ClassifyBody {
     model: Option<String>,
+    #[serde(default, deserialize_with = "not_null")]
     input: Option<Inputs>,
     messages: Option<IgnoredAny>,
     use_activation: Option<bool>,
     activation: Option<bool>,
     softmax: Option<bool>,
     truncate_prompt_tokens: Option<Whole>,
+    #[serde(default, deserialize_with = "word")]
     truncation_side: Option<Side>,
+    #[serde(default, deserialize_with = "word")]
     padding: Option<Padding>,
     add_special_tokens: Option<bool>,
     request_id: Option<String>,

@@ -1,6 +1,9 @@
-//! Fields that vLLM's pooling routes have in common.
+//! Fields that vLLM's pooling routes have in common, `/v1/embeddings` among them.
 
-use serde::{Deserialize, de::IgnoredAny};
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, IgnoredAny, IntoDeserializer},
+};
 
 use crate::{
     engine::Truncation,
@@ -77,6 +80,21 @@ pub(in crate::http) fn refuse(field: &str, value: Option<IgnoredAny>, remedy: &s
         None => Ok(()),
         Some(_) => Err(ApiError::validation(format!("`{field}` is not possible here: {remedy}"))),
     }
+}
+
+/// Reads a field that may be left out, but not be `null`.
+pub(in crate::http) fn not_null<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+/// Reads one of several words. serde_json calls it bad syntax where an enum is neither a text nor an object.
+pub(in crate::http) fn word<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    let word: Option<String> = Deserialize::deserialize(deserializer)?;
+    word.map(|word| T::deserialize(word.into_deserializer())).transpose()
 }
 
 /// The inputs, which are texts and ids only.

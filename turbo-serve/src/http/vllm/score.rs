@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, de::IgnoredAny};
 
 use super::{
     List,
-    fields::{Cut, Padding, Side, activation, check_padding, refuse},
+    fields::{Cut, Padding, Side, activation, check_padding, refuse, word},
     id_of,
 };
 use crate::{
@@ -42,9 +42,11 @@ pub(in crate::http) struct ScoreBody {
     activation: Option<bool>,
     softmax: Option<bool>,
     truncate_prompt_tokens: Option<Whole>,
+    #[serde(default, deserialize_with = "word")]
     truncation_side: Option<Side>,
     max_tokens_per_query: Option<Count>,
     max_tokens_per_doc: Option<Count>,
+    #[serde(default, deserialize_with = "word")]
     padding: Option<Padding>,
     instruction: Option<IgnoredAny>,
     chat_template_kwargs: Option<IgnoredAny>,
