@@ -156,8 +156,8 @@ pub(super) struct Arguments {
     max_client_batch_size: usize,
     /// Most documents of one request to /v1/rerank or /v2/rerank, and pairs of one to /score
     ///
-    /// These are the routes of Cohere's, Jina's and vLLM's clients. Documents are ranked in parts of `--max-client-batch-size`;
-    /// that many may always be sent, even with a lower number here, or 0.
+    /// These are the routes of Cohere's, Jina's and vLLM's clients. Documents are ranked in parts of
+    /// `--max-client-batch-size`; that many may always be sent, even with a lower number here, or 0.
     #[arg(long, env, value_name = "N", default_value_t = HttpOptions::default().max_rerank_documents, help_heading = "HTTP")]
     max_rerank_documents: usize,
     /// Most bytes of one request's body, or of one message of gRPC

@@ -37,8 +37,8 @@ use crate::{engine::ModelInfo, grpc, models::Models, request_span};
 pub struct HttpOptions {
     /// Most bytes of a request's body, unpacked where it is compressed; more is 413.
     pub payload_limit: usize,
-    /// Most documents of a request in Cohere's and Jina's words, and pairs of one in vLLM's, which are ranked in requests of as many as the model
-    /// takes; a model that takes more at once is asked for so many.
+    /// Most documents of a request in Cohere's and Jina's words, and pairs of one in vLLM's, which are ranked in requests
+    /// of as many as the model takes; a model that takes more at once is asked for so many.
     pub max_rerank_documents: usize,
     /// What `POST /` asks a model that gives vectors.
     pub root_task: RootTask,

@@ -144,6 +144,45 @@ fn a_cross_encoder_ranks_texts() {
 }
 
 #[test]
+fn vllm_s_clients_get_the_scores_that_the_folders_say() {
+    let (server, cases) = serve("tiny-cross-encoder");
+    let sides = [0, 1].map(|side| cases.iter().map(|case| &case["text"][side]).collect::<Vec<_>>());
+    // This one's folder names the identity.
+    for mut body in [json!({}), json!({ "use_activation": false })] {
+        (body["queries"], body["documents"]) = (json!(sides[0]), json!(sides[1]));
+        let answer = ok(&server.post("/score", body.to_string()));
+        assert_eq!(list(&answer["data"]).len(), cases.len());
+        for (score, case) in list(&answer["data"]).iter().zip(&cases) {
+            assert_near(&score["score"], case["pooled"][0].as_f64().unwrap(), case);
+        }
+        let tokens: usize = cases.iter().map(|case| list(&case["input_ids"]).len()).sum();
+        assert_eq!(answer["usage"]["prompt_tokens"], tokens);
+    }
+    let (server, cases) = serve("pipeline-classify");
+    let of_text = |case: &&Value| list(&case["inputs"]).len() == 1;
+    let cases: Vec<&Value> = cases.iter().filter(of_text).collect();
+    assert!(!cases.is_empty());
+    let texts: Vec<&Value> = cases.iter().map(|case| &case["inputs"][0]).collect();
+    for (options, scores) in [(json!({}), "softmax"), (json!({ "use_activation": false }), "none")] {
+        let mut body = options;
+        body["input"] = json!(texts);
+        let answer = ok(&server.post("/classify", body.to_string()));
+        for (class, case) in list(&answer["data"]).iter().zip(&cases) {
+            let mut probs: Vec<f64> = list(&class["probs"]).iter().map(|it| it.as_f64().unwrap()).collect();
+            probs.sort_by(|a, b| b.total_cmp(a));
+            let expected = list(&case["scores"][scores]);
+            assert_eq!(
+                (class["num_classes"].as_u64(), &class["label"]),
+                (Some(expected.len() as u64), &expected[0]["label"])
+            );
+            for (got, expected) in probs.iter().zip(expected) {
+                assert_near(&json!(got), expected["score"].as_f64().unwrap(), case);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_sparse_encoder_weighs_words() {
     let (server, cases) = serve("tiny-splade");
     let (folder, masked) = ("pipeline-fill-mask-wordpiece", Some(Task::SparseEmbedding));
