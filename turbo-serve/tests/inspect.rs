@@ -188,3 +188,29 @@ fn what_cannot_be_inspected_is_refused_in_one_line() {
         assert_eq!(errors.lines().count(), 1, "{errors}");
     }
 }
+
+/// The pictures of the README, where `cargo xtask model` has brought the model.
+#[test]
+fn the_readme_shows_what_is_drawn_today() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let models = std::env::var("TURBO_MODELS_DIR").map_or_else(|_| root.join("models"), Into::into);
+    let minilm = models.join("minilm");
+    if !minilm.is_dir() {
+        let required = std::env::var_os("TURBO_REQUIRE_MINILM").is_some_and(|value| value == "1");
+        assert!(!required, "{} is not there", minilm.display());
+        eprintln!("skipped: {} is not there", minilm.display());
+        return;
+    }
+    let command = "turbo inspect --model-id minilm --seq-len 200,300 --svg pictures";
+    assert!(fs::read_to_string(root.join("README.md")).unwrap().contains(command));
+    let pictures = tempfile::tempdir().unwrap();
+    let folder = pictures.path().to_str().unwrap();
+    said(inspect_model(minilm.to_str().unwrap(), &["--seq-len", "200,300", "--svg", folder]));
+    for (shown, drawn) in [("minilm-graph.svg", "graph-10-pack.svg"), ("minilm-memory.svg", "memory.svg")] {
+        let shown = fs::read_to_string(root.join("docs").join(shown)).unwrap();
+        assert!(
+            fs::read_to_string(pictures.path().join(drawn)).unwrap() == shown,
+            "{drawn} is another picture now"
+        );
+    }
+}
