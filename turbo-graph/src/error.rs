@@ -87,7 +87,7 @@ pub enum GraphError {
     #[error("stopped between two layers")]
     Stopped,
     /// Token types that do not match their ids.
-    #[error("{got} token types for {expected} tokens")]
+    #[error("expected {expected} token types, one per token, got {got}")]
     TokenTypes {
         /// Tokens of the sequence.
         expected: usize,
@@ -95,7 +95,7 @@ pub enum GraphError {
         got: usize,
     },
     /// A token was selected that its sequence does not have.
-    #[error("selected token {position} of a sequence of {seq_len}")]
+    #[error("token {position} was selected, expected one of the {seq_len} of its sequence, counted from 0")]
     NoSuchToken {
         /// What was selected, counted from 0.
         position: u32,
@@ -103,7 +103,7 @@ pub enum GraphError {
         seq_len: usize,
     },
     /// A sequence that the last batch did not have.
-    #[error("sequence {sequence} of a batch of {batch_size}")]
+    #[error("expected one of the {batch_size} sequences of the last batch, counted from 0, got {sequence}")]
     NoSuchSequence {
         /// The requested index.
         sequence: usize,
@@ -111,7 +111,7 @@ pub enum GraphError {
         batch_size: usize,
     },
     /// An output that the last run was not for.
-    #[error("output {output:?} was not computed")]
+    #[error("output {output:?} was not computed: add it to the outputs that the batch is run for")]
     NotComputed {
         /// Its name.
         output: String,

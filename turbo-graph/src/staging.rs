@@ -237,13 +237,19 @@ mod tests {
         let mut batch = Staging::new();
         let selects =
             |batch: &mut Staging, positions: &[u32]| batch.select(positions).map_err(|e| e.to_string());
-        assert_eq!(selects(&mut batch, &[0]).unwrap_err(), "selected token 0 of a sequence of 0");
+        assert_eq!(
+            selects(&mut batch, &[0]).unwrap_err(),
+            "token 0 was selected, expected one of the 0 of its sequence, counted from 0"
+        );
         batch.push(&[7, 1, 8, 9], &[]).unwrap();
         selects(&mut batch, &[3]).unwrap();
         selects(&mut batch, &[1, 1]).unwrap();
         batch.push(&[1], &[]).unwrap();
         batch.push(&[5, 6], &[]).unwrap();
-        assert_eq!(selects(&mut batch, &[0, 2]).unwrap_err(), "selected token 2 of a sequence of 2");
+        assert_eq!(
+            selects(&mut batch, &[0, 2]).unwrap_err(),
+            "token 2 was selected, expected one of the 2 of its sequence, counted from 0"
+        );
         selects(&mut batch, &[1]).unwrap();
 
         let mut rows = vec![99];

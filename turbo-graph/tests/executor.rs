@@ -114,7 +114,10 @@ fn bad_batches_are_errors_and_the_next_one_runs() {
     assert_eq!(embed(&mut executor, &good), expected);
     let pooled = executor.output("pooled").unwrap();
     let missing = executor.read(pooled, 1, &mut Vec::new()).unwrap_err();
-    assert_eq!(missing.to_string(), "sequence 1 of a batch of 1");
+    assert_eq!(
+        missing.to_string(),
+        "expected one of the 1 sequences of the last batch, counted from 0, got 1"
+    );
 }
 
 #[test]
@@ -174,12 +177,18 @@ fn after_a_failed_run_there_is_nothing_to_read() {
     executor.run(&batch).unwrap_err();
     let pooled = executor.output("pooled").unwrap();
     let missing = executor.read(pooled, 0, &mut Vec::new()).unwrap_err();
-    assert_eq!(missing.to_string(), "sequence 0 of a batch of 0");
+    assert_eq!(
+        missing.to_string(),
+        "expected one of the 0 sequences of the last batch, counted from 0, got 0"
+    );
 
     embed(&mut executor, &sequences(&[5], SMALL.vocab_size));
     executor.reserve(Capacity { batch_size: 1, total_tokens: 8, max_seq_len: 8, selected_rows: 0 }).unwrap();
     let missing = executor.read(pooled, 0, &mut Vec::new()).unwrap_err();
-    assert_eq!(missing.to_string(), "sequence 0 of a batch of 0");
+    assert_eq!(
+        missing.to_string(),
+        "expected one of the 0 sequences of the last batch, counted from 0, got 0"
+    );
 }
 
 /// Between any two layers, before the first and after the last; what was stopped has no answer, and the next batch runs.
@@ -203,7 +212,10 @@ fn a_batch_can_be_stopped_between_layers() {
                 Err(GraphError::Stopped) => {
                     assert_eq!(asked, allowed + 1);
                     let missing = executor.read(pooled, 0, &mut Vec::new()).unwrap_err();
-                    assert_eq!(missing.to_string(), "sequence 0 of a batch of 0");
+                    assert_eq!(
+                        missing.to_string(),
+                        "expected one of the 0 sequences of the last batch, counted from 0, got 0"
+                    );
                 }
                 Err(other) => panic!("{other}"),
             }

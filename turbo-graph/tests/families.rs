@@ -219,7 +219,12 @@ fn the_vector_of_one_token_goes_its_own_way() {
                 assert!(all == model.answers_of(&ids, &[output], wanted), "{name}, {layout:?}: {output}");
                 let other_id = model.0.output(other).unwrap();
                 let refused = model.0.read(other_id, 0, &mut Vec::new()).unwrap_err();
-                assert_eq!(refused.to_string(), format!("output {other:?} was not computed"));
+                assert_eq!(
+                    refused.to_string(),
+                    format!(
+                        "output {other:?} was not computed: add it to the outputs that the batch is run for"
+                    )
+                );
             }
         }
     }

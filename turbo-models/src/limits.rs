@@ -78,9 +78,9 @@ mod tests {
         assert_eq!(check(&[0, 9, 9], &[0, 1, 1]), Ok(()));
         assert_eq!(check(&[9], &[]), Ok(()));
         let cases: [(&[u32], &[u32], &str); 5] = [
-            (&[], &[], "the input has no tokens"),
+            (&[], &[], "the input has no tokens, expected at least one"),
             (&[1; 4], &[], "the input is longer than 3 tokens: 4 counted"),
-            (&[1; 3], &[0; 2], "2 token types for 3 tokens"),
+            (&[1; 3], &[0; 2], "expected 3 token types, one per token, got 2"),
             (&[1, 10, 11], &[], "token 10 is outside the model's vocabulary of 10"),
             (&[1, 1, 1], &[0, 0, 2], "token type 2 is outside the model's 2 token types"),
         ];

@@ -22,10 +22,10 @@ pub enum TokenizeError {
         stride: usize,
     },
     /// Nothing to run.
-    #[error("the input has no tokens")]
+    #[error("the input has no tokens, expected at least one")]
     Empty,
     /// The lists of one input differ in length.
-    #[error("{token_types} token types for {tokens} tokens")]
+    #[error("expected {tokens} token types, one per token, got {token_types}")]
     Uneven {
         /// Length of the one.
         tokens: usize,

@@ -46,7 +46,10 @@ fn pooled_rows_of_a_run_for_them(encoder: &mut Encoder<Cpu>, inputs: &[Encoded])
     inputs.iter().for_each(|input| batch.push(&input.input_ids, &input.token_type_ids).unwrap());
     encoder.run_for(&batch, [RowKind::Pooled], || true).unwrap();
     let refused = encoder.tokens(0, &mut Vec::new()).unwrap_err().to_string();
-    assert_eq!(refused, "output \"last_hidden_state\" was not computed");
+    assert_eq!(
+        refused,
+        "output \"last_hidden_state\" was not computed: add it to the outputs that the batch is run for"
+    );
     let row = |sequence| {
         let mut row = Vec::new();
         encoder.pooled(sequence, &mut row).unwrap();
