@@ -3,7 +3,7 @@
 //! Over HTTP/1.1 an answer has the connection for itself, and [`StallLimit`](super::stall::StallLimit) sees that little
 //! moves. Over HTTP/2 a client stops one answer and goes on with the others: then that answer is given up, and its
 //! memory with it, but for the piece or two that were handed over. A small one is a piece from the beginning. Neither
-//! counts as underway, so that a client that asks for nothing more loses its connection; and who goes on asking does when
+//! counts as underway, so a client that sends no further request loses its connection, and one that does loses it when
 //! too much of that [stays](Unread).
 
 use std::{
@@ -65,7 +65,7 @@ pub(super) fn sent(
     })
 }
 
-/// A body, and the note that it is underway, where nobody else holds it.
+/// A body, and the note that it is underway where nothing else holds it.
 pub(super) struct Sent {
     body: Body,
     #[expect(dead_code, reason = "held until the body is dropped")]
@@ -107,7 +107,8 @@ fn in_pieces(body: Body, stall: Duration, room: Option<Room>, underway: OneUnder
     Body::new(Pieces { taken, _handed: handed })
 }
 
-/// Reads a body until nobody takes more of it: it has ended, its client has gone, or has taken nothing for `stall`, or too
+/// Reads a body until no more of it is taken: it has ended, its client has gone, or has taken nothing for `stall`, or
+/// too
 /// little. A part is all of an answer, or of a stream's answers those that were there: between them it may rest.
 async fn read(
     mut body: Body,
@@ -183,7 +184,7 @@ mod tests {
     use super::*;
     use crate::net::underway::Underway;
 
-    /// Bytes that somebody else can see the end of.
+    /// Bytes whose release can be observed.
     struct Shared(Arc<Vec<u8>>);
 
     impl AsRef<[u8]> for Shared {

@@ -61,8 +61,8 @@ impl Connections {
     /// Connections end when `stopping` says so, and hold a receiver until they have.
     pub(super) fn new(router: Router, waits: Waits, stopping: watch::Receiver<bool>) -> Arc<Self> {
         let mut http = auto::Builder::new(TokioExecutor::new());
-        // `talk` looks after heads, whatever the version. Who closes the writing side alone counts as gone: who closes all of
-        // a connection says no more than that at first, and what nobody waits for is to leave the queue at once.
+        // `talk` limits the time of heads, for either version. A client that closes its writing side alone counts as gone:
+        // closing the whole connection looks the same at first, and an abandoned request is to leave the queue at once.
         http.http1().header_read_timeout(None).half_close(false);
         http.http2()
             .timer(TokioTimer::new())

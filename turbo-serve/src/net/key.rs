@@ -16,7 +16,8 @@ use crate::{
     http::{ApiError, behind_model, turn_away},
 };
 
-/// What whoever watches a server asks for, and what tells how to ask: they have no key. Of one model it is the same.
+/// Routes of probes, of monitoring and of documentation, which have no key. Those of a single model follow the same
+/// rule.
 const PUBLIC: [&str; 10] = [
     "/",
     "/health",
@@ -34,7 +35,7 @@ const PUBLIC: [&str; 10] = [
 #[derive(Clone)]
 pub struct ApiKey(Arc<str>);
 
-/// A key that everybody knows.
+/// A key that all clients know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is empty: give a key, or leave it out to answer everybody")]
 pub struct EmptyKey;
@@ -69,7 +70,7 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(key)
 }
 
-/// Has all routes answer only who shows the key, but for those that tell how the server is.
+/// Has all routes but the public ones answer only requests with the key.
 pub fn protect(router: Router, key: ApiKey) -> Router {
     router.layer(middleware::from_fn_with_state(key, check))
 }

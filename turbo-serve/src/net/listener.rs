@@ -32,7 +32,7 @@ impl From<TcpListener> for Listener {
 /// As many as the system may have let in before the server stops; more than that are a crowd that never ends.
 const MOST_AT_THE_DOOR: usize = 4096;
 
-/// For a client who had begun to connect to be let in: a moment within a machine or a rack, and to those who come now it
+/// Time for clients that had begun to connect to be accepted: a handshake within a machine or a rack. For later ones it
 /// makes no difference.
 #[cfg(target_os = "linux")]
 const HANDSHAKE: std::time::Duration = std::time::Duration::from_millis(1);
@@ -55,8 +55,8 @@ impl Listener {
         }
     }
 
-    /// Takes in those who have come by now, and nobody from then on: the system has told them that they are connected,
-    /// and closing alone would cut them off.
+    /// Accepts the clients that have connected by now, and none from then on: the system has told these that they are
+    /// connected, and closing alone would reset them.
     pub(super) fn close(self, connections: &Arc<Connections>) {
         let closed = match self {
             Self::Tcp(listener) => the_last_at(listener, |stream| begin(stream, connections)),
@@ -98,8 +98,8 @@ fn the_last_at(listener: TcpListener, begin: impl Fn(TcpStream)) -> io::Result<(
     Ok(())
 }
 
-/// Has the system ignore who wants to connect from now on. It lets clients in by itself, also between the last of them that
-/// is taken in and the end of the listener, and would reset those; who is ignored tries again by itself and is refused.
+/// Has the system ignore new connections from now on. It would complete handshakes by itself between the last accept
+/// and the end of the listener, and reset those clients; an ignored client tries again by itself and is refused.
 #[cfg(target_os = "linux")]
 fn turn_newcomers_away(listener: &std::net::TcpListener) -> io::Result<()> {
     // In the language of the classic Berkeley packet filter, which sees a segment from its TCP header on.
@@ -118,8 +118,7 @@ fn turn_newcomers_away(listener: &std::net::TcpListener) -> io::Result<()> {
     ])
 }
 
-/// Has `accept` take in one after the other until the system says that nobody is there; a runtime that has a lot to do
-/// would look late.
+/// Calls `accept` until the system says that no client waits; a busy runtime would look late.
 pub(super) fn take_in_the_last(mut accept: impl FnMut() -> io::Result<()>) {
     for _ in 0..MOST_AT_THE_DOOR {
         match accept() {

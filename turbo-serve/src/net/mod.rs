@@ -7,8 +7,8 @@
 //! unix socket ───────────────────▶ HTTP/2
 //! ```
 //!
-//! HTTP/2 is spoken to whoever begins with it (gRPC's clients do), and to whoever chooses it in the TLS handshake. A request
-//! of HTTP/1.1 without `Host`, or with two, is refused before all of that.
+//! HTTP/2 is spoken with clients that begin with it (gRPC's do) or choose it in the TLS handshake. A request of
+//! HTTP/1.1 without `Host`, or with two, is refused before all of that.
 //!
 //! | limit | of a client that |
 //! |---|---|

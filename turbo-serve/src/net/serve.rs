@@ -19,7 +19,7 @@ pub(super) struct Waits {
     pub(super) stall: Duration,
     /// For what a client has sent before it could know that the server stops.
     pub(super) moment: Duration,
-    /// The same for who has just been let in, and has never asked: he will, as soon as his machine gets round to it.
+    /// The same for a client that was just accepted and has sent nothing yet: its first request is on its way.
     pub(super) first: Duration,
     /// For a client that asks for nothing to take note that its connection ends.
     pub(super) farewell: Duration,
@@ -50,9 +50,9 @@ pub enum Ending {
 }
 
 /// Answers requests until `shutdown` resolves; then takes no more, answers those accepted, for at most `grace`, and
-/// returns. The listeners are closed before anything else happens, by whoever polls this: on a thread of its own that does
-/// not wait for what the others have to do. Requests that still run then go on as long as the runtime does. A client that asks for nothing for 75
-/// seconds, or takes no byte of its answer for 30 seconds, is cut off.
+/// returns. The listeners are closed before anything else happens, by the thread that polls this: one of its own does
+/// not wait for other work. Requests that still run then go on as long as the runtime does. A client that sends no
+/// request for 75 seconds, or takes no byte of its answer for 30 seconds, is cut off.
 pub async fn serve(
     listeners: impl IntoIterator<Item = Listener>,
     router: Router,
@@ -129,8 +129,8 @@ mod tests {
     /// What a client of HTTP/2 begins with: its preface, and settings that change nothing.
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-    /// Serves while `client` talks to the address on a thread of its own; `begun` is there before anybody looks: a thread may
-    /// begin later than a server waits.
+    /// Serves while `client` talks to the address on a thread of its own. `begun` is set before: a thread may begin
+    /// later than a server waits.
     fn with_client<T: Send + 'static>(
         router: Router,
         waits: Waits,
@@ -396,7 +396,7 @@ mod tests {
         let router = Router::new().route("/", get(|| async { "hello" }));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        // The system has let them in; nobody has accepted them, let alone read what they ask.
+        // The system has completed their handshakes; the server has accepted none of them, let alone read a request.
         let mut clients: Vec<Client> = (0..100).map(|_| Client::connect(address).unwrap()).collect();
         let request = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
         let (late, early) = clients.split_first_mut().unwrap();
@@ -420,7 +420,7 @@ mod tests {
         assert_eq!(served.await.unwrap(), Ending::Answered);
     }
 
-    /// How often somebody who asks over new connections all the time, until there is none to be had, is cut off.
+    /// How often a client that opens new connections all the time, until it is refused, is reset.
     #[cfg(target_os = "linux")]
     fn times_cut_off(address: std::net::SocketAddr) -> usize {
         use std::io::ErrorKind;
@@ -441,7 +441,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn nobody_is_reset_while_the_listener_closes() {
-        // Without care every fourth closing resets somebody, and a machine may keep the system itself from its cores.
+        // Without care every fourth closing resets a client, and a busy host may keep the system itself from its cores.
         const CLOSINGS: usize = 20;
         const MISHAPS: usize = 1;
         const CLIENTS: usize = 4;
@@ -466,9 +466,9 @@ mod tests {
 
     #[test]
     fn the_listener_closes_at_once_however_much_the_runtime_has_to_do() {
-        // Far more than closing takes, even if the last client has to knock twice: whose packet comes in the moment of
-        // closing is not refused, and sends it again after a second. And less than the runtime needs until it looks who
-        // has come.
+        // Far more than closing takes, even if the last client has to connect twice: one whose packet comes in the
+        // moment of closing is ignored, and sends it again after a second. And less than the runtime needs until it
+        // accepts.
         const SOON: Duration = Duration::from_secs(3);
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

@@ -1,5 +1,5 @@
-//! A connection that gives up on a reader who has stopped reading, or drips: what is still to be sent would stay in memory
-//! for as long as the client likes, and the slots of its request are long free.
+//! A connection that gives up on a client that has stopped reading, or drips: what is still to be sent would stay in
+//! memory for as long as the client likes, and the slots of its request are long free.
 
 use std::{
     future::Future,
@@ -72,8 +72,8 @@ pub(super) struct StallLimit<S> {
     limit: Duration,
     underway: Underway,
     pace: PaceOfOne,
-    /// Since a write has waited; who writes flushes when all is written. What TLS has yet to send then is not watched: who
-    /// stops there counts as asking for nothing.
+    /// Since a write has waited; a writer flushes when all is written. What TLS has yet to send then is not watched: a
+    /// client that stops there counts as idle.
     stalled: Option<Stalled>,
 }
 
@@ -168,7 +168,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Whether so many answers of so many bytes come to who takes some every so often; no more than those lie ready.
+    /// Whether so many answers of so many bytes reach a client that takes some every so often; no more than those lie
+    /// ready.
     async fn come(answers: usize, bytes: usize, (some, pause): (usize, Duration), pace: Pace) -> bool {
         let (ours, mut theirs) = duplex(some);
         let pace_of_one = PaceOfOne::default();

@@ -25,7 +25,7 @@ use tokio_rustls::{
 /// The protocols of a handshake, the first that the client has, too.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// What a server shows its clients to prove who it is. Cheap to clone.
+/// Certificate and key of a server. Cheap to clone.
 #[derive(Clone)]
 pub struct Tls(TlsAcceptor);
 

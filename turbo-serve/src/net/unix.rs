@@ -24,7 +24,7 @@ pub struct UnixSocket {
 /// The file of a socket, removed when this is dropped.
 struct SocketFile {
     path: PathBuf,
-    /// Of the file that was made: somebody may have put another one there since.
+    /// Of the file that was made: another process may have put another one there since.
     is: Option<Identity>,
 }
 
@@ -49,7 +49,7 @@ pub enum SocketError {
 }
 
 impl UnixSocket {
-    /// Whether [`UnixSocket::listen`] would work now, for those who have a lot to do before it.
+    /// Whether [`UnixSocket::listen`] would work now, for callers that have long work to do before it.
     ///
     /// # Errors
     /// Those that it would have.
@@ -57,7 +57,7 @@ impl UnixSocket {
         look(path).await.map(drop)
     }
 
-    /// Listens at `path`, and replaces a socket that nobody listens at any more.
+    /// Listens at `path`, and replaces a socket at which no process listens any more.
     ///
     /// # Errors
     /// [`SocketError`].
@@ -69,7 +69,7 @@ impl UnixSocket {
         Ok(Self { listener, file: SocketFile { path: path.to_owned(), is: identity(path).ok() } })
     }
 
-    /// Lets nobody in from now on, and has `begin` take those who have come by then.
+    /// Accepts no client from now on, and has `begin` take those that have connected by then.
     pub(super) fn close(self, begin: impl Fn(UnixStream)) -> io::Result<()> {
         let Self { file, listener } = self;
         drop(file);

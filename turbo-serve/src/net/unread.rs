@@ -80,7 +80,7 @@ enum Answer {
 }
 
 impl Handed {
-    /// A part of it, which whoever sends drops when it is taken.
+    /// A part of it, which the sender drops when it is taken.
     pub(super) fn data(&self, data: Bytes) -> Bytes {
         Bytes::from_owner(Part { data, _of: self.clone() })
     }

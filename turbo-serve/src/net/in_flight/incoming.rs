@@ -35,11 +35,11 @@ pub(super) struct Incoming {
     coming: Held,
     /// Room for the largest of its messages that came packed.
     unpacking: Held,
-    /// Where what is whole is kept until it is answered, for as long as somebody means to.
+    /// Holds whole messages until they are answered; gone when nothing will answer them.
     whole: Weak<Messages>,
     /// Of a call of gRPC; any other body is one message.
     framing: Option<Framing>,
-    /// While more of what is held has to come; only calls of gRPC have nobody else who looks after that.
+    /// While more of what is held has to come. Of gRPC calls alone: the other routes have timeouts of their own.
     wait: Option<Wait>,
     /// Then what follows is read to be thrown away.
     is_refused: bool,
@@ -117,7 +117,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// Counts more, or refuses who sends it.
+    /// Counts more, or refuses it.
     fn take(&mut self, bytes: usize) -> Result<Held, BoxError> {
         self.coming.tally.take(bytes).map_err(|no_room| -> BoxError {
             self.is_refused = true;

@@ -25,11 +25,11 @@ pub(super) struct Messages {
     held: Mutex<VecDeque<Held>>,
     /// Then nothing is held of what follows: it is read to be thrown away.
     are_discarded: AtomicBool,
-    /// Most bytes of a message that comes packed, in a call that somebody unpacks.
+    /// Most bytes that a compressed message of the call may unpack to.
     unpacked_limit: AtomicUsize,
     /// The most that one has become so far.
     pub(super) unpacked: AtomicUsize,
-    /// What whoever answers keeps of those that are taken, until the call ends.
+    /// What the handler keeps of messages that it has taken, until the call ends.
     kept: Mutex<Option<Held>>,
 }
 
@@ -51,7 +51,7 @@ impl Messages {
         }
     }
 
-    /// Whether there is none that whoever answers has still to take.
+    /// Whether the handler has taken all of them.
     pub(super) fn are_taken(&self) -> bool {
         self.lock().is_empty()
     }
@@ -75,8 +75,8 @@ impl Messages {
     }
 }
 
-/// What has come of a request and was not answered yet, and what is held of its answer; with the request, for whoever
-/// answers it piece by piece.
+/// What has come of a request and was not answered yet, and what is held of its answer. An extension of the request,
+/// for a handler that answers piece by piece.
 #[derive(Clone)]
 pub(crate) struct Arrived {
     pub(super) messages: Arc<Messages>,
@@ -114,7 +114,7 @@ impl Arrived {
         Ok(())
     }
 
-    /// Holds so many bytes more of what messages said, until whoever answers has answered the whole call.
+    /// Holds so many bytes more of what messages said, until the whole call is answered.
     pub(crate) fn keep_for_end(&self, bytes: usize) -> Result<(), NoRoom> {
         let more = self.bodies.take(bytes)?;
         self.messages.lock_kept().get_or_insert_with(|| self.bodies.add(0)).join(more);

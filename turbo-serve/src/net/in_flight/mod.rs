@@ -5,24 +5,25 @@
 //!
 //! | | counted from | to | beyond the limit |
 //! |---|---|---|---|
-//! | bodies | each piece as it comes, and once more as it is unpacked | the answer is made; in a stream of gRPC, that to its message; what is kept of it for the end, that | who sends is refused |
-//! | answers | their tokens are counted, before they are computed | the socket has taken them, HTTP/2 the last piece | who asks is refused |
+//! | bodies | each piece as it comes, and once more as it is unpacked | the answer is made; in a stream of gRPC, that to its message; what is kept of it for the end, that | the request is refused |
+//! | answers | their tokens are counted, before they are computed | the socket has taken them, HTTP/2 the last piece | the request is refused |
 //!
 //! Until an answer is written, it counts with its rows and what will be written of them ([`Planned`]); from then on with its
-//! bytes. Where those turned out to be far more than was planned (who asks for the tokens of a text gets fifty times its
-//! bytes), and there is no room for them, it is given up, and who asked is refused: a request counts as answered when its
-//! answer goes out.
+//! bytes. Where those are far more than was planned (the tokens of a text are fifty times its bytes) and there is no
+//! room for them, the answer is given up and the request refused: a request counts as answered when its answer goes
+//! out.
 //!
-//! Who calls over gRPC and does not send the rest of a message, or does not end a call whose only message is here, has the
-//! time that a body of HTTP has once half of the room is taken: nobody else would let go of what has come. Between its
-//! messages a stream may rest, for it holds nothing then; but for one that keeps much room for packed messages, or much of
-//! what they said for its end, as one whose texts are ranked together and given back.
+//! A client of gRPC that does not send the rest of a message, or does not end a call whose only message is here, has
+//! the time that a body of HTTP has once half of the room is taken: nothing else would release what has come. Between
+//! its messages a stream may rest, as it holds nothing then. The exceptions are streams that keep much room for
+//! compressed messages, or much of their texts for the end, as those whose texts are ranked together and given back.
 //!
 //! An answer that is taken slowly keeps its room to its last byte: once half of the room is taken it has five minutes
 //! altogether, or as long as a thousand bytes a second make it if that is less.
 //!
-//! A packed message of gRPC is unpacked where nobody can look on: it counts once its bytes are known, and before that its
-//! call holds the most that can become of it. What the largest took stays with the call, as the memory that gRPC unpacks in does.
+//! A compressed message of gRPC is unpacked inside the library: it counts once its bytes are known, and before that its
+//! call holds the most that it may unpack to. The room of the largest stays with the call, as the library's buffer
+//! does.
 //!
 //! What is counted is bytes as they come, unpack and go. What is made of a body is a few times as much for a while: ids
 //! of one digit are two bytes of JSON and eight in memory.
@@ -144,7 +145,7 @@ async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) 
     answer
 }
 
-/// What whoever asked gets where his answer is given up.
+/// The response to a request whose answer is given up.
 fn instead_of(answer: &Response, uri: &Uri, error: ApiError) -> Response {
     let (path, Failure(reason)) = (uri.path(), error.failure());
     counter!(REQUEST_FAILURE, ERR => reason).increment(1);

@@ -17,8 +17,8 @@ pub(super) struct Outgoing {
     pub(super) announced: Held,
 }
 
-/// Bytes on their way: they are counted for as long as anybody has a part of them, and who sends them drops the last part
-/// when the socket has taken it.
+/// Bytes on their way: they are counted while any part of them is held, and the sender drops the last part when the
+/// socket has taken it.
 struct Counted {
     data: Bytes,
     #[expect(dead_code, reason = "held until the bytes are dropped")]

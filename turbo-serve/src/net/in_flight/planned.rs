@@ -15,7 +15,7 @@ use crate::engine::{AnswerRoom, EngineError, HoldAnswers};
 /// answers are as many as are worked on at a time.
 const MORE_THAN_PLANNED: usize = 64 << 10;
 
-/// An answer that is not written yet, as it is held for one who asks; clones are the same. An engine holds its rows as soon
+/// The room that is held for an answer that is not written yet; clones share it. An engine holds room for rows as soon
 /// as it knows how many there will be.
 #[derive(Clone, Debug)]
 pub(crate) struct Planned(Arc<Plan>);
@@ -86,7 +86,7 @@ impl Planned {
         self.0.lock_then().push(Box::new(then));
     }
 
-    /// It goes out: nobody gives it up any more.
+    /// It goes out, and is not given up any more.
     pub(super) fn goes_out(&self) {
         let then = std::mem::take(&mut *self.0.lock_then());
         then.into_iter().for_each(|then| then());

@@ -1,4 +1,4 @@
-//! How many bytes of one kind are held, and who is refused where there is no room.
+//! How many bytes of one kind are held, and what is refused where there is no room.
 
 use std::{
     error::Error,
@@ -16,7 +16,7 @@ use crate::{
     metric_names::{ADMISSION_REFUSALS, REASON, refusal},
 };
 
-/// When it is worth asking again: nobody knows when a client will read on.
+/// When a retry is worth it. When a client will read on is not known.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Bytes of one kind.
@@ -34,7 +34,7 @@ pub(crate) struct Held {
     pub(super) bytes: usize,
 }
 
-/// Where an answer is held until its client has taken it; with the answer, for who waits for that.
+/// Where an answer is held until its client has taken it. An extension of the answer, for a caller that waits for that.
 #[derive(Clone)]
 pub(in crate::net) struct Room(pub(super) Arc<Tally>);
 

@@ -133,7 +133,7 @@ async fn given_up_after(pieces: &[&'static [u8]], are_taken: bool, room_is_scarc
     };
     let error = tokio::time::timeout(Duration::from_secs(600), read).await.ok()?;
     assert!(error.contains("the call is unfinished"), "{error}");
-    messages.lock().clear(); // as whoever was to answer goes
+    messages.lock().clear(); // as when the handler ends
     assert_eq!(tally.held.load(Relaxed), others.bytes);
     Some(began.elapsed().as_secs())
 }
