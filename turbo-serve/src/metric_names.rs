@@ -1,7 +1,7 @@
 //! Names of every metric the server reports: one list, so that dashboards, engine and protocols agree.
 //!
-//! The names, labels and units are those of text-embeddings-inference: dashboards made for it work unchanged. What it does
-//! not have begins with `turbo_`. `docs/metrics.md` says the same to who runs a server.
+//! The names, labels and units are those of text-embeddings-inference: dashboards made for it work unchanged. What it
+//! does not have begins with `turbo_`. `docs/metrics.md` says the same for operators.
 //! Durations are in seconds, queue and batch sizes in requests' inputs, lengths in tokens.
 //! A *request* is one call of a client; an *input* is one sequence of that call.
 //!
@@ -110,8 +110,8 @@ pub const BATCH_COST_ERROR: &str = "turbo_batch_cost_error";
 /// Gauge: the median of the last hundred of these.
 pub const BATCH_COST_ERROR_MEDIAN: &str = "turbo_batch_cost_error_median";
 
-/// Counter, label [`REASON`]: requests that were not let in. What waits for room by itself, such as the messages of a stream,
-/// is not among them.
+/// Counter, label [`REASON`]: requests that were not let in. What waits for room by itself, such as the messages of a
+/// stream, is not among them.
 pub const ADMISSION_REFUSALS: &str = "turbo_admission_refusals";
 /// Label of [`ADMISSION_REFUSALS`].
 pub const REASON: &str = "reason";
@@ -176,8 +176,8 @@ pub const ANSWER_BYTES: &str = "turbo_answer_bytes";
 /// Gauge, bytes: memory of the process, under the name that Prometheus' own clients use; where the system tells it.
 pub const PROCESS_RESIDENT_MEMORY: &str = "process_resident_memory_bytes";
 
-/// Label of every metric of a model, where a server has several: `name/version`. Failures that a client is told have none,
-/// for many of them name no model.
+/// Label of every metric of a model, where a server has several: `name/version`. Failures that a client is told have
+/// none, for many of them name no model.
 pub const MODEL: &str = "model";
 
 /// These labels, and [`MODEL`] where there is one.

@@ -1,9 +1,9 @@
 //! A span per request: what its lines in the log have in common, and what a collector of traces is sent.
 //!
 //! In: a request of any protocol, with its client's name for it (`x-request-id`) and the trace that it is a part of
-//! (`traceparent`, <https://www.w3.org/TR/trace-context>), where it has them. Out: its answer, with the name. The span of a
-//! call of gRPC goes on until its answer has ended, which may be a stream. What OpenTelemetry has names for has them
-//! (<https://opentelemetry.io/docs/specs/semconv/http/http-spans>).
+//! (`traceparent`, <https://www.w3.org/TR/trace-context>), where it has them. Out: its answer, with the name. The span
+//! of a call of gRPC goes on until its answer has ended, which may be a stream. What OpenTelemetry has names for has
+//! them (<https://opentelemetry.io/docs/specs/semconv/http/http-spans>).
 
 use std::{
     borrow::Cow,
@@ -41,7 +41,7 @@ pub(crate) async fn around<F: Future<Output = Response>>(
     answer: impl FnOnce(Request) -> F,
 ) -> Response {
     let id = request.headers_mut().entry(REQUEST_ID).or_insert_with(new_id).clone();
-    // Fields are written out when a span begins, for every request: so only where somebody looks at them.
+    // Fields are written out when a span begins, for every request: so only where the span is enabled.
     let span = tracing::debug_span!(
         "request",
         otel.name = %Name(&request),
@@ -70,8 +70,8 @@ pub(crate) async fn around<F: Future<Output = Response>>(
     response
 }
 
-/// What a span is called. There are few names, for a collector tells requests apart by them, and anybody may ask for any
-/// path: the route, and of a call of gRPC its service and method.
+/// What a span is called: the route, and of a call of gRPC its service and method. There are few names, since a
+/// collector groups requests by them, and clients may request any path.
 struct Name<'a>(&'a Request);
 
 impl fmt::Display for Name<'_> {

@@ -27,7 +27,7 @@ pub struct Data {
     model: ModelView,
     /// `None` while it is not there.
     engine: Option<EngineView>,
-    /// `None` where nobody keeps what it does.
+    /// `None` where no observations are kept.
     observed: Option<ObservedView>,
 }
 

@@ -108,8 +108,8 @@ impl Calls {
         Ok(response)
     }
 
-    /// Asks the model about a message that came then, and counts; who answered is told, too. Where there is no room it
-    /// waits at the `door`, if there is one. The answer is held as `planned`, if somebody counts.
+    /// Asks the model about a message that came then, counts, and says which model answered. Where there is no room it
+    /// waits at the `door`, if there is one. The answer is held as `planned`, if bytes are counted.
     pub(super) async fn ask<Q: Ask>(
         &self,
         model: &Model,
@@ -149,7 +149,7 @@ impl Calls {
         arrived.unpacked_message(message.encoded_len()).map_err(|error| self.refuse(&error.into()))
     }
 
-    /// Holds an answer as it will be sent, if somebody counts and there is room for it.
+    /// Holds an answer as it will be sent, if bytes are counted and there is room for it.
     pub(super) fn hold(&self, answer: &impl Message, planned: Option<&Planned>) -> Result<(), Status> {
         let Some(planned) = planned else { return Ok(()) };
         planned.fits(answer.encoded_len()).map_err(|error| self.refuse(&error.into()))

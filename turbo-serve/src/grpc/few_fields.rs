@@ -1,5 +1,5 @@
-//! Messages whose fields are counted before they are read: two bytes may be a tensor without a name, which takes hundreds
-//! in memory, or an empty text, which takes 24, and a message is there as a whole before anybody looks at it.
+//! Messages whose fields are counted before they are read: two bytes may be a tensor without a name, which takes
+//! hundreds in memory, or an empty text, which takes 24, and a message is decoded as a whole before a handler sees it.
 
 use prost::{
     Message,

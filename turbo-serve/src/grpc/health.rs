@@ -20,7 +20,7 @@ use crate::{
     models::Served,
 };
 
-/// How often whoever watches is looked for.
+/// How often watched states are looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// What a service needs of a model.
@@ -79,8 +79,8 @@ impl Calls {
         }
     }
 
-    /// Whether the server stops, or a model alone. Those that are unloaded are not among these: their engines stop when
-    /// nobody has them any more.
+    /// Whether the server stops, or a model alone. Unloaded models are not among these: their engines stop when the
+    /// last lease is gone.
     pub(super) fn are_stopping(&self) -> bool {
         let stops = |model: &Served| model.engine().health() == engine::Health::Stopping;
         self.models.is_stopping() || self.models.ready().iter().any(stops)

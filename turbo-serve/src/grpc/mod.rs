@@ -16,20 +16,21 @@
 //! | `grpc.reflection.v1.ServerReflection`, `v1alpha` | what is in the `.proto` files |
 //!
 //! The metadata `x-model: name` or `name/version` say which of several models is meant; KServe's messages say it
-//! themselves. A call's deadline (`grpc-timeout`, which every client sends for it) and `x-request-priority` (`low`, `normal`,
-//! `high`) say how urgent it is: who cannot be answered in time is refused at once, and of a stream the deadline is for all of
-//! it.
+//! themselves. A call's deadline (`grpc-timeout`, which every client sends for it) and `x-request-priority` (`low`,
+//! `normal`, `high`) say how urgent it is: a call that cannot be answered in time is refused at once. A stream's
+//! deadline is for the whole of it.
 //!
 //! Messages may come packed with gzip or deflate. Answers are not packed.
 //!
 //! # Streams
 //! Answers have the order of their questions, and each is sent as soon as it is there and those before it are. A stream
-//! that asks faster than the model answers is read more slowly: it has half of the server's slots at most (KServe's, which
-//! may ask several models, 256 of them), and waits for them where others are told to come back. While one of its messages
-//! waits, the next one is not asked, and those behind it stay with the client. So they do while as many answers wait for
-//! their client as may be asked for at a time; what was asked before is answered meanwhile. The first error ends a stream, and
-//! what else it has asked is withdrawn; so it is when its client goes. KServe's has a message for what fails of one question,
-//! and goes on; what leaves no other to be read ends it, too, behind the answers to those before it.
+//! that sends faster than the model answers is read more slowly: it has half of the server's slots at most (KServe's,
+//! which may be for several models, 256 of them), and waits for them where other requests are refused. While one of its
+//! messages waits, the next one is not read, and later ones stay with the client; likewise while as many answers wait
+//! for the client as messages may be in work at a time. What was read before is answered meanwhile. The first error
+//! ends a stream and cancels the rest of it; so does a client that goes. KServe's stream has a message for an error of
+//! one request, and goes on; an error behind which no message can be read ends it, too, after the answers to those
+//! before.
 //!
 //! # Statuses
 //! | status | when |

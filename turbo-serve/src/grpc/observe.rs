@@ -27,7 +27,7 @@ use crate::{
     request_span,
 };
 
-/// Wraps what answers a call; who answers finds the [`Call`] among the request's extensions.
+/// Wraps the handler of a call, which finds the [`Call`] among the request's extensions.
 pub(super) async fn observe(mut request: Request, next: Next) -> Response {
     let call = Call::by(&request);
     request.extensions_mut().insert(call.clone());
@@ -75,7 +75,7 @@ impl Call {
         let (path, id, latency_us) = (self.path(), self.id(), self.latency_us());
         let (code, why, reason) = (status.code(), status.message(), reason_of(status));
         let is_found_before = reason.is_none() && is_tonics(code) && !is_public(path);
-        // As over HTTP, who looks how the server is is not counted.
+        // As over HTTP, health checks are not counted.
         if is_found_before {
             counter!(REQUEST_FAILURE, ERR => failure::VALIDATION).increment(1);
         }

@@ -1,4 +1,5 @@
-//! `inference.GRPCInferenceService`: KServe's Open Inference Protocol v2, whose meaning is in [`kserve`](crate::kserve).
+//! `inference.GRPCInferenceService`: KServe's Open Inference Protocol v2, whose meaning is in
+//! [`kserve`](crate::kserve).
 
 use std::{collections::HashMap, future::ready, sync::mpsc, task::Poll, time::Instant};
 
@@ -37,8 +38,8 @@ use crate::{
     net::Held,
 };
 
-/// Longest id, in bytes, that is told of a question that failed: ids are remembered apart from what was counted of their
-/// messages.
+/// Longest id, in bytes, that is told of a question that failed: ids are remembered apart from what was counted of
+/// their messages.
 const LONGEST_ID: usize = 1024;
 
 /// A model and a version; what is empty is not said.
@@ -233,8 +234,8 @@ impl GrpcInferenceService for Calls {
         let model = self.model(request.metadata())?;
         let (calls, arrived) = (self.clone(), arrived(&request));
         let call = request.extensions().get::<Call>().cloned();
-        // What ends the messages ends the call, behind the answers to those before it: a client that was told of it in a
-        // message would wait for the answers to all that it has sent since.
+        // What ends the messages ends the call, behind the answers to those before it: a client that was told of it in
+        // a message would wait for the answers to all that it has sent since.
         let (end, ended) = mpsc::channel();
         let until_end = move |_: &mut (), message: Result<_, Status>| {
             ready(message.map_err(|status| end.send(status)).ok())
@@ -243,7 +244,7 @@ impl GrpcInferenceService for Calls {
         let (id_of_next, ids) = mpsc::channel();
         let coming = arrived.clone();
         let remember = move |message: ModelInferRequest| {
-            // An error says that nobody is answered any more.
+            // An error says that the stream of answers is gone.
             drop(id_of_next.send(Some(&message.id).filter(|id| id.len() <= LONGEST_ID).cloned()));
             calls.count(&message, coming.as_ref()).map(|()| message)
         };

@@ -36,7 +36,7 @@ use crate::{
     request_span,
 };
 
-/// Most bytes of a message that asks how the server is, or what there is: anybody may send one.
+/// Most bytes of a message for health or reflection: it needs no key.
 const PUBLIC_LIMIT: usize = 64 << 10;
 
 /// Why reflection can tell of the services.
@@ -56,8 +56,8 @@ macro_rules! taking {
     };
 }
 
-/// All services, to be merged with [`http::router`](crate::http::router()). A message has `payload_limit` bytes at most,
-/// unpacked where it comes packed.
+/// All services, to be merged with [`http::router`](crate::http::router()). A message has `payload_limit` bytes at
+/// most, unpacked where it comes packed.
 pub fn router(models: impl Into<Models>, metrics: Metrics, payload_limit: usize) -> Router {
     let (calls, limit) = (Calls { models: models.into(), metrics }, payload_limit);
     let stopping = calls.clone();
@@ -80,8 +80,8 @@ pub fn router(models: impl Into<Models>, metrics: Metrics, payload_limit: usize)
         .route_layer(middleware::from_fn(calls_alone))
 }
 
-/// Lets calls through and nothing else. The services would take any request for one, and what comes of it is counted and
-/// waited for as its head says.
+/// Lets calls through and nothing else. The services would take any request for one, and what comes of it is counted
+/// and waited for as its head says.
 async fn calls_alone(request: Request, next: Next) -> Response {
     let (method, headers) = (request.method(), request.headers());
     if method == Method::POST && is_call(headers) {
@@ -107,7 +107,8 @@ fn reflection() -> Builder<'static> {
         .register_encoded_file_descriptor_set(health::FILE_DESCRIPTOR_SET)
 }
 
-/// All methods of a service; those that it does not have it refuses itself. So many bytes a packed message becomes at most.
+/// All methods of a service; those that it does not have it refuses itself. So many bytes a packed message becomes at
+/// most.
 fn service<S>(service: S, limit: usize) -> Router
 where
     S: Service<Request<Body>, Error = Infallible> + NamedService + Clone + Send + Sync + 'static,

@@ -18,13 +18,13 @@ const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
 /// What a failure is counted as. It goes with its status to the line of its call in the log, and to no client.
 const REASON: &str = "x-turbo-reason";
 
-/// Services that whoever watches a server asks for, and tools that look at what there is: they have no key.
+/// Services of probes, and of tools that list what there is: they have no key.
 const PUBLIC: [&str; 2] = ["/grpc.health.v1.", "/grpc.reflection.v1"];
 
 /// All services.
 const SERVICES: [&str; 4] = ["/tei.v1.", "/inference.GRPCInferenceService/", PUBLIC[0], PUBLIC[1]];
 
-/// Content types of calls; there are others for messages that nobody here reads.
+/// Content types of calls; there are others, for messages that are not read here.
 const CONTENT_TYPES: [&[u8]; 2] = [b"application/grpc", b"application/grpc+proto"];
 
 /// The status that tells an error, with its reason.
@@ -93,8 +93,8 @@ pub(crate) fn is_service(path: &str) -> bool {
     SERVICES.iter().any(|service| path.starts_with(service))
 }
 
-/// Whether these headers, or trailers of an answer that has begun, tell that a call failed here: as OpenTelemetry has it of
-/// servers, and where a model cannot answer, as over HTTP.
+/// Whether these headers, or trailers of an answer that has begun, tell that a call failed here: as OpenTelemetry has
+/// it of servers, and where a model cannot answer, as over HTTP.
 pub(crate) fn has_failed(headers: &HeaderMap) -> bool {
     headers.get(Status::GRPC_STATUS).is_some_and(|code| {
         matches!(

@@ -1,7 +1,7 @@
 //! Many questions in one call: answered in their order, a bounded number at a time.
 //!
-//! They are asked on a task of their own. Asked where their client takes the answers, they would stand still, half done, while
-//! he does not read: their times would be his, and a server that stops would wait for them.
+//! They run on a task of their own. On the one that writes answers they would stand still, half done, while the client
+//! does not read: their latencies would be the client's, and a server that stops would wait for them.
 
 use std::{
     panic::resume_unwind,
@@ -31,18 +31,18 @@ use crate::{
 /// How often a stream that waits for its client looks whether there still is a model.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Most questions of one stream that are asked at a time where it may ask several models, each with slots of its own: half
-/// of what a server takes by default. It is no more than that for a model with fewer: who finds no room waits for it.
+/// Most messages of one stream in work at a time where they may be for several models, each with slots of its own: half
+/// of what a server takes by default. A model with fewer slots needs no lower number: without room a message waits.
 pub(super) const AT_ONCE: usize = 256;
 
-/// Most questions of one stream that only the tokenizer looks at: they share no batch, and what becomes of a long text is
-/// fifty times as long.
+/// Most questions of one stream that only the tokenizer looks at: they share no batch, and what becomes of a long text
+/// is fifty times as long.
 const TOKENIZED_AT_ONCE: usize = 4;
 
 /// What a client gets of a stream.
 pub(super) type Answers<A> = Pin<Box<dyn Stream<Item = Result<A, Status>> + Send>>;
 
-/// The same before he takes it, each with what holds it until then, where somebody counts.
+/// The same before the client takes it, each with the room that it holds until then, where bytes are counted.
 type Made<A> = Answers<(A, Option<Held>)>;
 
 /// Room for what is asked in one stream, until its client has taken the answers. Clones are the same.
@@ -61,15 +61,15 @@ impl Places {
         messages: impl Stream<Item = M> + Send,
     ) -> impl Stream<Item = M> + Send {
         stream::unfold((self, Box::pin(messages)), |(places, mut messages)| async move {
-            // Nobody closes it, and who takes the answer gives the place back.
+            // It is never closed, and the place is given back when the answer is taken.
             places.0.acquire().await.ok()?.forget();
             let message = messages.next().await?;
             Some((message, (places, messages)))
         })
     }
 
-    /// Has the answers to those messages made whether or not their client takes them, until the first error: it ends the call.
-    /// Dropping what this gives withdraws what is still asked.
+    /// Has the answers to those messages made whether or not their client takes them, until the first error: it ends
+    /// the call. Dropping what this gives withdraws what is still asked.
     pub(super) fn give_out<A: Send + 'static>(self, mut answers: Made<A>) -> Answers<A> {
         let (made, taken) = mpsc::unbounded_channel(); // bounded by the places
         let mut making = JoinSet::new();
@@ -103,7 +103,7 @@ async fn join(mut task: JoinSet<()>) {
     }
 }
 
-/// What holds a stream's messages until they are answered; `None` where nobody counts them.
+/// What holds a stream's messages until they are answered; `None` where bytes are not counted.
 pub(super) fn arrived<Q>(request: &Request<Streaming<Q>>) -> Option<Arrived> {
     request.extensions().get().cloned()
 }
@@ -141,9 +141,9 @@ impl Calls {
         Ok(Response::new(places.give_out(answers.boxed())))
     }
 
-    /// Asks for each message; the answers have their order. What is asked is withdrawn when the stream is dropped. While one
-    /// waits for room, no other is read: so what a client sends ahead stays with him. What `arrived` of them is held until
-    /// they are answered; what holds an answer then goes with it.
+    /// Answers each message, in order. What is in work is cancelled when the stream is dropped. While one message waits
+    /// for room, no other is read, so what a client sends ahead stays with it. What `arrived` of them is held until
+    /// they are answered; the room of an answer then goes with it.
     pub(super) fn ask_each<Q: Ask>(
         self,
         model: Model,
@@ -194,8 +194,8 @@ impl Calls {
         self.coming(model, request).map(move |message| message.and_then(&counted))
     }
 
-    /// The messages of a client until it has no more, or no other can be read, or nobody can answer them any more: then the
-    /// last one is an error. Without a `model` they may be for any.
+    /// The messages of a client until it has no more, or no other can be read, or no engine can answer them any more:
+    /// then the last one is an error. Without a `model` they may be for any.
     pub(super) fn coming<Q: Message + 'static>(
         self,
         model: Option<Model>,
@@ -215,8 +215,8 @@ impl Calls {
         })
     }
 
-    /// Waits until nobody could answer, and says why. A stream whose client says nothing would keep the server from
-    /// stopping.
+    /// Waits until no engine could answer, and says why. Without it a stream whose client sends nothing would keep the
+    /// server from stopping.
     pub(super) async fn end(&self, model: Option<&Model>) -> ApiError {
         loop {
             tokio::time::sleep(LOOK).await;

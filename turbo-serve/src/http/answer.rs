@@ -61,8 +61,8 @@ pub(super) async fn answer(
     answer_with(target, arity, received, response, write).await
 }
 
-/// The same of any number of inputs, instead of the question's: the engine is asked for as many at a time as it takes. Its
-/// caller has begun the request ([`Target::begun`]); `no_room` is of the first part.
+/// The same of any number of inputs, instead of the question's: the engine is asked for as many at a time as it takes.
+/// Its caller has begun the request ([`Target::begun`]); `no_room` is of the first part.
 pub(super) async fn answer_in_parts(
     target: &Target,
     question: Question,
@@ -144,8 +144,8 @@ pub(crate) async fn written<T: Send + 'static>(
     }
 }
 
-/// Does work that takes long on a thread of its own, as much at a time as there are cores: more would be done no sooner,
-/// and what is made is in nobody's books until it is there.
+/// Does long work on a blocking thread, as many at a time as there are cores: more would be done no sooner, and what is
+/// being made is not counted until it is there.
 pub(super) async fn elsewhere<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {

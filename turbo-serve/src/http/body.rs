@@ -21,8 +21,8 @@ use tokio::{
 use super::error::ApiError;
 use crate::net::{Arrived, NoRoom};
 
-/// What is read of a body that is not kept, so that its sender comes to the point of reading the answer: a connection closed
-/// on unread bytes is reset, and the answer with it.
+/// What is read of a body that is not kept, so that its sender comes to the point of reading the answer: a connection
+/// closed on unread bytes is reset, and the answer with it.
 const DISCARDED_BYTES: usize = 64 << 20;
 /// For how long such a body is read.
 const DISCARDING: Duration = Duration::from_secs(2);
@@ -155,10 +155,11 @@ pub(super) async fn unasked(request: Request, next: Next) -> Response {
     next.run(Request::from_parts(head, Body::empty())).await
 }
 
-/// Reads a body that is refused before any of it was read, or that nobody asked for, to its end without keeping it, within
-/// bounds.
+/// Reads a body that is refused before any of it was read, or that no route reads, to its end without keeping it,
+/// within bounds.
 pub(super) async fn discard(head: &Parts, body: Body) {
-    // Who asks before sending sends nothing after a refusal; the first look at a body tells him to go on.
+    // A client that expects 100-continue sends nothing after a refusal; the first read of a body would tell it to go
+    // on.
     if !head.headers.contains_key(header::EXPECT) {
         drain(head, body).await;
     }
@@ -184,7 +185,7 @@ async fn drain(head: &Parts, mut body: Body) {
             }
         }
     };
-    // either way the answer is sent: who is still sending now may not see it
+    // either way the answer is sent; a client that is still sending may not see it
     let _ = tokio::time::timeout(DISCARDING, reading).await;
 }
 

@@ -23,8 +23,8 @@ use crate::{
     },
 };
 
-/// How often recorded durations are folded into their buckets, whether or not anybody reads them: else a server that
-/// nobody watches would keep every one.
+/// How often recorded durations are folded into their buckets, whether or not metrics are read: otherwise a server that
+/// is not scraped would keep every one.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Why metrics cannot be shown.
@@ -72,7 +72,7 @@ impl Metrics {
     /// an engine starts: what is recorded before is lost. Later calls answer the same.
     ///
     /// # Errors
-    /// [`MetricsError::OtherRecorder`] when somebody else has installed a recorder.
+    /// [`MetricsError::OtherRecorder`] when the process has another recorder.
     pub fn install() -> Result<Self, MetricsError> {
         static INSTALLED: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
         let installed = INSTALLED.get_or_init(|| {

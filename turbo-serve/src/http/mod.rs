@@ -35,19 +35,19 @@
 //! | `GET /dashboard`, `GET /dashboard/data` | a [page](crate::dashboard) that shows what the server does, and what that reads |
 //! | `GET /metrics` | Prometheus text, names in [`metric_names`](crate::metric_names) |
 //!
-//! Of several models, `/models/{name}` or `/models/{name}/versions/{version}` before any of these says which one is meant
-//! ([`Wanted`]), and so does the field `model` of OpenAI's and Cohere's bodies; without either it is the default one.
-//! KServe's paths name it themselves.
+//! Of several models, `/models/{name}` or `/models/{name}/versions/{version}` before any of these says which one is
+//! meant ([`Wanted`]), and so does the field `model` of OpenAI's and Cohere's bodies; without either it is the default
+//! one. KServe's paths name it themselves.
 //!
-//! How urgent a request is its headers say: `X-Request-Deadline-Ms` is the time from now for which its client waits,
-//! `X-Request-Priority` one of `low`, `normal` and `high`. Who cannot be answered in time is refused with 429 at once, and
-//! who was not in the end with 504.
+//! Headers say how urgent a request is: `X-Request-Deadline-Ms` is the time from now for which its client waits,
+//! `X-Request-Priority` one of `low`, `normal` and `high`. A request that cannot be answered in time is refused with
+//! 429 at once; one that was not answered in the end gets 504.
 //!
 //! An error is always JSON: `{"error": …, "error_type": "Validation"}` on TEI's routes,
-//! `{"message": …, "code": 422, "type": "Validation"}` on OpenAI's, with an `error` that says it as OpenAI does, the same
-//! with `detail` instead where documents are ranked, and `{"error": …}` on KServe's. Beyond text-embeddings-inference,
-//! that holds for bodies that are not JSON, too large or of another type, for unknown routes and wrong methods, and a
-//! refused request is told when to come back (`Retry-After`, `retry-after-ms`).
+//! `{"message": …, "code": 422, "type": "Validation"}` on OpenAI's, with an `error` that says it as OpenAI does, the
+//! same with `detail` instead where documents are ranked, and `{"error": …}` on KServe's. Beyond
+//! text-embeddings-inference, that holds for bodies that are not JSON, too large or of another type, for unknown routes
+//! and wrong methods, and a refused request is told when to come back (`Retry-After`, `retry-after-ms`).
 //!
 //! [`Infer`]: crate::engine::Infer
 //! [`Wanted`]: crate::models::Wanted

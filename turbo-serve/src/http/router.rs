@@ -268,7 +268,7 @@ pub(super) async fn refuse(uri: &Uri, request: Request, error: ApiError) -> Resp
     refused(uri.path(), error)
 }
 
-/// The answer to whoever is refused on this path, in the words of its protocol.
+/// The answer to a request that is refused on this path, in the words of its protocol.
 pub(crate) fn refused(path: &str, error: ApiError) -> Response {
     if path.ends_with("/v1/rerank") || path.ends_with("/v2/rerank") {
         RerankError::from(error).into_response()

@@ -1,4 +1,5 @@
-//! Which model a request is for: looked for when its head has come, held from when its body has until its answer is made.
+//! Which model a request is for: looked for when its head has come, held from when its body has until its answer is
+//! made.
 //!
 //! | said by | example |
 //! |---|---|
@@ -34,7 +35,7 @@ pub(super) const VERSION: &str = "version";
 pub(super) struct Target {
     served: Served,
     metrics: Metrics,
-    /// Where the answer is held; `None` in a router of somebody else's server.
+    /// Where the answer is held; `None` in a router that is part of another server.
     planned: Option<Planned>,
     /// What was asked, without the model's path before it.
     asked: Uri,
@@ -42,7 +43,7 @@ pub(super) struct Target {
 
 impl Target {
     /// Refuses a request for a model that is not served, where its head is enough to tell. For requests with a body,
-    /// before it is read; the lease comes behind it, so that nobody keeps a model from being unloaded by sending slowly.
+    /// before it is read; the lease comes behind it, so that a slow sender does not keep a model from being unloaded.
     pub(super) async fn check(parts: &mut Parts, server: &Server) -> Result<(), ApiError> {
         if parts.extensions.get::<Self>().is_some() {
             return Ok(());
@@ -67,7 +68,7 @@ impl Target {
         Ok(Self::lease(parts, server, wanted, urgency).await?)
     }
 
-    /// The model, asked so urgently; nobody waits for it beyond the deadline.
+    /// The model, with this urgency; it is waited for until the deadline.
     pub(super) async fn lease(
         parts: &Parts,
         server: &Server,

@@ -2,7 +2,7 @@
 //!
 //! A byte of gzip unpacks to a thousand. So what comes out is counted among the bytes that the server holds, on top of
 //! what came; and no more comes out than shows that it is too much, be it only to be thrown away. What its sender still
-//! sends then comes as it is, for whoever refuses the body to read it to its end.
+//! sends then comes as it is, so that the body can be read to its end after a refusal.
 
 use std::{
     pin::Pin,
@@ -22,8 +22,8 @@ use tower_http::decompression::{DecompressionBody, RequestDecompressionLayer};
 use super::router::Server;
 use crate::net::Arrived;
 
-/// Has these routes read bodies that are not packed any more, where the encoding is known. Who sends another one is told
-/// so by whoever reads it, in the words of his protocol.
+/// Has these routes read unpacked bodies, where the encoding is known. Another encoding is refused by the handler that
+/// reads the body, in the words of its protocol.
 pub(super) fn unpacked(router: Router<Server>, limit: usize) -> Router<Server> {
     router.layer((
         MapRequestLayer::new(note),
@@ -65,13 +65,13 @@ fn bounded(request: http::Request<DecompressionBody<Body>>, limit: usize) -> Req
     Request::from_parts(head, body)
 }
 
-/// What comes out of a packed body, up to an error, or the piece that goes beyond the limit; behind that what still comes
-/// of the body as it is.
+/// What comes out of a packed body, up to an error, or the piece that goes beyond the limit; behind that what still
+/// comes of the body as it is.
 struct Unpacked<B> {
     body: B,
     /// What it is unpacked from.
     raw: fn(&mut B) -> &mut Body,
-    /// Where it is counted; a router of somebody else's server counts nothing.
+    /// Where it is counted; a router that is part of another server counts nothing.
     arrived: Option<Arrived>,
     /// Bytes that may still come out; `None` when nothing does.
     left: Option<usize>,

@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 /// Why a model could not be had from the Hub; each says in one line what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    /// There is no such model, or not for whoever asks: the Hub does not tell these apart.
+    /// There is no such model, or none that this token may read: the Hub does not tell these apart.
     #[error(
         "{model}: {endpoint} has no such model, or it is private: check the name; a private one needs --hf-token or \
          HF_TOKEN"
@@ -136,8 +136,8 @@ fn other(others: &[String]) -> String {
 }
 
 impl HubError {
-    /// Whether it is about who asks, or when, and says nothing of what the cache has: the Hub is out of reach or asks to
-    /// wait, or does not show the model. A token that has expired is no reason for a server not to start again.
+    /// Whether it says nothing of what the cache has: the Hub is out of reach or asks to wait, or does not show the
+    /// model to this token. An expired token is no reason for a server not to start again.
     pub(super) fn spares_the_cache(&self) -> bool {
         matches!(
             self,

@@ -93,7 +93,7 @@ pub(super) fn fetch(
     Ok(())
 }
 
-/// Notes which files the commit does not have, so that nobody asks the Hub for them again.
+/// Notes which files the commit does not have, so that they are not requested again.
 fn note_absent(folder: &Path, files: &[String]) {
     let note = |path: &Path| {
         path.parent().map_or(Ok(()), fs::create_dir_all)?;
@@ -148,7 +148,7 @@ enum Failure {
     Again(HubError),
     /// What is there already is of no use.
     Anew(HubError),
-    /// Somebody else is fetching the file, who has this one locked.
+    /// Another process is fetching the file, and has this one locked.
     Locked(PathBuf),
 }
 
@@ -171,8 +171,8 @@ impl Transfer<'_> {
         missing.into_iter().try_for_each(|file| self.file(file))
     }
 
-    /// Waits until no other process fetches files of this model: what it has fetched by then need not come again. Where
-    /// the cache cannot be locked, or nothing comes to whoever has the lock, nobody waits.
+    /// Waits until no other process fetches files of this model: what it has fetched by then need not come again. Does
+    /// not wait where the cache cannot be locked, or where nothing arrives for the process that has the lock.
     fn turn(&self) -> Option<File> {
         let cache = Cache::new(self.settings.cache.clone());
         let folder =
@@ -188,7 +188,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// Bytes of the model's files that are in the cache, whoever has fetched them.
+    /// Bytes of the model's files that are in the cache, of this process and of others.
     fn arrived(&self) -> u64 {
         let blobs = self.folder.parent().and_then(Path::parent).map(|folder| folder.join("blobs"));
         let files = blobs.and_then(|blobs| fs::read_dir(blobs).ok()).into_iter().flatten().flatten();
@@ -275,7 +275,7 @@ impl Transfer<'_> {
         thread::sleep(time);
     }
 
-    /// * `told`: bytes of the file that whoever waits has been told of.
+    /// * `told`: bytes of the file that were reported.
     fn attempt(&self, file: &str, told: &mut u64) -> Result<(), Failure> {
         let mut size = 0;
         let counter = Counter { tell: self.tell, size: &mut size, told, here: 0 };

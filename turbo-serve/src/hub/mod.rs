@@ -6,8 +6,8 @@
 //!
 //! Files lie where every other tool of the Hub keeps them (`models--OWNER--NAME/{blobs,refs,snapshots}`), so nothing is
 //! fetched twice. All files of a model are those of one commit. The crate `hf-hub` knows the cache, redirects and
-//! ranges; added here are what it leaves open: which files, one commit for all, sizes that are checked, a broken transfer
-//! that is taken up again, a silent Hub that is given up, and what to say of each answer.
+//! ranges; added here are what it leaves open: which files, one commit for all, sizes that are checked, a broken
+//! transfer that is taken up again, a silent Hub that is given up, and what to say of each answer.
 //!
 //! | variable | what it changes |
 //! |---|---|
@@ -36,7 +36,7 @@ pub use settings::HubSettings;
 
 use fetch::{Event, Plan};
 
-/// The branch that is meant when nobody says which.
+/// The branch that is meant when none is given.
 pub const MAIN: &str = "main";
 
 /// A Hub and a cache of it.
@@ -67,7 +67,7 @@ pub struct Snapshot {
     pub stale: Option<HubError>,
 }
 
-/// What whoever waits is told.
+/// Receives reports while a model is fetched.
 pub trait Watch {
     /// So many files and bytes are to come.
     fn begin(&mut self, files: usize, bytes: u64);
@@ -105,8 +105,8 @@ impl Hub {
         &self.settings.cache
     }
 
-    /// The files of a model: from the cache where they are there, else from the Hub. When the Hub is out of reach, asks to
-    /// wait, or does not show the model to whoever asks, what the cache has is taken. Blocks.
+    /// The files of a model: from the cache where they are there, else from the Hub. When the Hub is out of reach, asks
+    /// to wait, or does not show the model to this token, what the cache has is taken. Blocks.
     ///
     /// # Errors
     /// [`HubError`], one line that says what to do.
@@ -147,7 +147,7 @@ impl Hub {
         let (tell, told) = mpsc::channel();
         thread::spawn(move || {
             let done = fetch::fetch(&plan, &settings, &cache, &|event| tell.send(event).is_ok());
-            // Nobody listens who has given up.
+            // A receiver that has given up is gone.
             let _ = tell.send(Event::Done(done));
         });
         let done = loop {
@@ -164,7 +164,7 @@ impl Hub {
         };
         watch.end();
         done?;
-        // Only what differs is written: a cache that has everything may be one that nobody can write to.
+        // Only what differs is written: a cache that has everything may be read-only.
         if !is_commit(revision) && self.referred(&name, revision).as_ref() != Some(&commit) {
             let cache = self.settings.cache.display().to_string();
             let noted = self.cache.repo(repo(&name, revision)).create_ref(&commit);

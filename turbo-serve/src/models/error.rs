@@ -45,7 +45,7 @@ pub enum NotServed {
         /// Time until a request has it loaded again; `None`: only an order does.
         retry_after: Option<Duration>,
     },
-    /// It was being loaded for longer than somebody wanted to wait.
+    /// It was still being loaded at the deadline.
     #[error("model `{name}` is still being loaded at the deadline: retry later")]
     Expired {
         /// The model and its version.

@@ -1,7 +1,8 @@
 //! What is served, by name and version: several models in one process, loaded and unloaded while they serve.
 //!
-//! In: [`Declared`] models, each with a [`Source`] that opens its versions. Out: [`Served`], a lease on the engine that a
-//! request is for. Every protocol finds its model here, once per request, and holds the lease until its answer is made.
+//! In: [`Declared`] models, each with a [`Source`] that opens its versions. Out: [`Served`], a lease on the engine that
+//! a request is for. Every protocol finds its model here, once per request, and holds the lease until its answer is
+//! made.
 //!
 //! ```text
 //! Declared ─▶ Models ──find(Wanted)──▶ Served ─▶ engine
@@ -9,8 +10,8 @@
 //!    └ Source ──┘                         └ the last one gone: the engine stops, its memory is free
 //! ```
 //!
-//! * A version that is unloaded is not found from then on; whoever holds a lease on it is answered, then its engine
-//!   ends. So no request that was accepted fails.
+//! * A version that is unloaded is not found from then on; requests that hold a lease on it are answered, then its
+//!   engine ends. So no request that was accepted fails.
 //! * Loading happens on a thread of its own, and everything that is ready serves on.
 //! * A model without a version in its name is the one its declaration pins, else the latest: the greatest number.
 

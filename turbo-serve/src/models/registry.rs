@@ -36,11 +36,12 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// All that is served. Clones are handles to the same.
 ///
-/// [`Models::lease`], [`Models::load`], [`Models::unload`] and [`Models::health`] start tasks: they are for a tokio runtime.
+/// [`Models::lease`], [`Models::load`], [`Models::unload`] and [`Models::health`] start tasks: they are for a tokio
+/// runtime.
 #[derive(Clone)]
 pub struct Models(Arc<Registry>);
 
-/// A handle for those who are served themselves: it does not keep the others alive.
+/// A weak handle, for engines that are among the models themselves: it does not keep the others alive.
 #[derive(Clone)]
 pub struct WeakModels(Weak<Registry>);
 
@@ -61,8 +62,8 @@ struct Model {
     load: LoadWhen,
     /// `None` where it is there for good.
     source: Option<Arc<dyn Source>>,
-    /// Orders to unload all of its versions; those to load it that are older load nothing any more. One to unload a version
-    /// ends no older load of all.
+    /// Orders to unload all of its versions; those to load it that are older load nothing any more. One to unload a
+    /// version ends no older load of all.
     unloads: AtomicU64,
 }
 
@@ -136,7 +137,7 @@ impl Models {
         Self(Arc::new(Registry { names, models, several, table: Table::new(versions), underway }))
     }
 
-    /// Loads what is to be there before anybody asks.
+    /// Loads the models that are to be there before the first request.
     ///
     /// # Errors
     /// [`ChangeError`] of the first version that cannot be loaded.
@@ -174,7 +175,7 @@ impl Models {
         self.lease_by(wanted, None).await
     }
 
-    /// The same for somebody who waits no longer than until `deadline`. Loading goes on for others.
+    /// The same, waiting no longer than until `deadline`. Loading goes on for others.
     ///
     /// # Errors
     /// [`NotServed`]
@@ -251,13 +252,13 @@ impl Models {
         Ok(vec![self.find(wanted)?])
     }
 
-    /// How the server is: as the model that is worst off, of those that are there; what requests have loaded counts as
-    /// well, until that was in vain, and from then on when it is there. An ensemble is as its models are, which are here
-    /// themselves, and of those that were unloaded nobody is ill. `None`: no model is there, and none is expected to be for
+    /// Health of the server: that of the worst model, of those that are there. A model that requests load counts too,
+    /// until loading has failed, and then again when it is there. An ensemble's health is that of its models, which are
+    /// in the list themselves; unloaded models do not count. `None`: no model is there, and none is expected to be for
     /// a request.
     ///
-    /// Then whoever asks has what could not be loaded tried again, as a request would: where only those are sent requests
-    /// who are well, none would ever come.
+    /// With `None`, a call also retries what could not be loaded, as a request would: a load balancer that sends
+    /// requests to healthy servers alone would never send one.
     #[must_use]
     pub fn health(&self) -> Option<Health> {
         let models = self.ready().into_iter().filter(|served| served.composition() == Composition::Model);
@@ -296,8 +297,8 @@ impl Models {
     }
 
     /// Loads all versions that there are of a model (`name`), or one (`name/version`, `name/latest`), and returns when
-    /// they are ready; those that are, stay as they are. New versions are looked for. Loading goes on when the future is
-    /// dropped.
+    /// they are ready; those that are, stay as they are. New versions are looked for. Loading goes on when the future
+    /// is dropped.
     ///
     /// # Errors
     /// [`ChangeError`]: no such model or version, or one that cannot be loaded.
@@ -308,8 +309,8 @@ impl Models {
     }
 
     /// Unloads all versions of a model (`name`), or one (`name/version`, `name/latest`). They are not found any more
-    /// once this future was polled; it ends when what was accepted is answered and the memory is free. Unloading goes on
-    /// when it is dropped, and wins over who has a version loaded again before it is gone.
+    /// once this future was polled; it ends when what was accepted is answered and the memory is free. Unloading goes
+    /// on when it is dropped, and wins over loads of a version that are requested before it is gone.
     ///
     /// # Errors
     /// [`ChangeError`]: no such model or version.
@@ -351,7 +352,7 @@ impl Models {
         self.0.table.is_stopping()
     }
 
-    /// Gives up what was accepted: whoever waits is told at once.
+    /// Gives up what was accepted: requests that wait are refused at once.
     pub fn abandon(&self) {
         self.0.table.stop().iter().for_each(|engine| engine.abandon());
     }
@@ -458,7 +459,7 @@ impl Registry {
         self.models[model].source.as_ref().ok_or(ChangeError::Fixed)
     }
 
-    /// Has a version loaded that waits for somebody to ask for it; whether it is being loaded then.
+    /// Starts to load a version that is loaded on demand; whether it is being loaded then.
     fn demand(self: &Arc<Self>, model: usize, version: &Version) -> bool {
         let (begins, is_loading) = self.table.change(model, version, |phase| {
             let begins = phase.is_on_demand();
@@ -524,7 +525,7 @@ impl Registry {
     /// Loads what an order is for, one version after the other.
     async fn load_all(self: Arc<Self>, name: String) -> Result<(), ChangeError> {
         let (model, which) = self.ordered(&name)?;
-        // Before the look, which takes time: who unloads meanwhile is heard.
+        // Before the look, which takes time: an unload in the meantime is noticed.
         let unloads = self.models[model].unloads.load(Relaxed);
         for version in self.look_for_versions(model, which).await? {
             self.load(model, &version, unloads).await?;
@@ -546,7 +547,7 @@ impl Registry {
             if self.table.is_stopping() {
                 return Err(ChangeError::Stopping);
             }
-            // Under the table's lock: who unloads counts himself before he looks at a version.
+            // Under the table's lock: an unload is counted before it looks at a version.
             let order = |phase: &mut Phase| match self.models[model].unloads.load(Relaxed) == unloads {
                 true => phase.order(joined),
                 false => Order::Gone,

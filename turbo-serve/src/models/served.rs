@@ -47,7 +47,7 @@ impl Stop for Engine {
     }
 }
 
-/// A model that a request is for. While somebody holds it the model lives; so hold it until the answer is made.
+/// A lease on the model that a request is for: the model lives while it is held, so hold it until the answer is made.
 #[derive(Clone)]
 pub struct Served(Lease);
 
@@ -57,13 +57,13 @@ struct Lease {
     live: Arc<Live>,
     urgency: Urgency,
     answer_room: AnswerRoom,
-    /// Where it is waited for room; `None`: who finds none is told to come back.
+    /// Where requests wait for room; `None`: without room they are refused.
     door: Option<Door>,
     /// The request that it is asked for, where that has begun.
     begun: Option<Begun>,
 }
 
-/// A version that is ready, with whatever has to last as long as somebody may ask it.
+/// A version that is ready, with all that has to live as long as its leases.
 struct Live {
     name: String,
     version: String,
@@ -87,7 +87,7 @@ impl AllBack {
 }
 
 impl Served {
-    /// The first lease, and who hears of the end of the last.
+    /// The first lease, and a receiver that reports the end of the last.
     pub(super) fn new(
         name: &str,
         version: &str,
@@ -137,20 +137,19 @@ impl Served {
         self.0.live.label.as_deref()
     }
 
-    /// The same for somebody who has said how urgent it is; that goes for every request that the engine of this lease is
-    /// asked, however many a question comes to.
+    /// The same with an urgency, which holds for every request that is made of the engine by this lease.
     #[must_use]
     pub fn urgent(self, urgency: Urgency) -> Self {
         Self(Lease { urgency: urgency.or(self.0.urgency), ..self.0 })
     }
 
-    /// The same for somebody whose answers are held there.
+    /// The same with the room in which its answers are held.
     #[must_use]
     pub fn held_in(self, answer_room: AnswerRoom) -> Self {
         Self(Lease { answer_room, ..self.0 })
     }
 
-    /// The same for somebody who waits at this door where there is no room.
+    /// The same, waiting at this door where there is no room.
     #[must_use]
     pub(crate) fn patient(self, door: Door) -> Self {
         Self(Lease { door: Some(door), ..self.0 })
@@ -174,8 +173,8 @@ impl Served {
         &self.0
     }
 
-    /// Begins a request that asks it more than once, or several models: until what this returns is dropped, no engine of
-    /// the server is stopped.
+    /// Begins a request that asks it more than once, or several models: until what this returns is dropped, no engine
+    /// of the server is stopped.
     ///
     /// # Errors
     /// [`EngineError::Stopping`], when the server is.
@@ -183,8 +182,8 @@ impl Served {
         self.0.live.underway.begin()
     }
 
-    /// The same for such a request, which lasts as long as this and its clones. As a part of one that has begun it is never
-    /// refused.
+    /// The same for such a request, which lasts as long as this and its clones. As a part of one that has begun it is
+    /// never refused.
     ///
     /// # Errors
     /// [`EngineError::Stopping`], when the server is.

@@ -23,7 +23,7 @@ pub(super) enum Phase {
     /// The first request for it has it loaded.
     OnDemand,
     Loading {
-        /// By a request that is for it, and not by somebody's order.
+        /// By a request that is for it, and not by an order to load it.
         demanded: bool,
         /// What went wrong the last time, where that was in vain.
         failed: Option<String>,
@@ -36,7 +36,7 @@ pub(super) enum Phase {
     Unloaded,
     Unavailable {
         reason: String,
-        /// From when on a request has it loaded as if nobody had tried; `None`: none does.
+        /// From when on a request loads it as if loading had not failed; `None`: none does.
         again: Option<Instant>,
     },
 }
@@ -137,7 +137,7 @@ impl Phase {
         }
     }
 
-    /// Whether requests have it loaded, or one has begun to, and nobody knows yet that it cannot be.
+    /// Whether requests load it, or one has begun to, and no failure is known yet.
     pub(super) fn is_expected(&self) -> bool {
         matches!(self, Self::OnDemand | Self::Loading { demanded: true, failed: None })
     }

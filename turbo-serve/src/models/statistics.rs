@@ -1,4 +1,4 @@
-//! What a version has done since it is there, whoever asked.
+//! What a version has done since it is there, over all protocols.
 
 use std::{
     collections::BTreeMap,
@@ -11,8 +11,8 @@ use crate::engine::{
     Timings, TokenizeRequest, Tokenized, Urgency, Usage, observed::Observed,
 };
 
-/// What a version has done since it is there. Requests whose clients have gone are not counted, and those that come again
-/// are counted the last time.
+/// What a version has done since it is there. Requests whose clients have gone are not counted, and those that come
+/// again are counted the last time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Requests that were answered.

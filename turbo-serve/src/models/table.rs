@@ -28,7 +28,7 @@ pub(super) struct Changes(watch::Receiver<bool>);
 impl Changes {
     /// Waits for one, since this was made or since the last.
     pub(super) async fn next(&mut self) {
-        // An error says that the table is gone, and whoever waits has a hold on it.
+        // An error says that the table is gone, which callers hold.
         drop(self.0.changed().await);
     }
 }
@@ -81,7 +81,8 @@ impl Table {
         });
     }
 
-    /// These versions there are: new ones are not loaded, and what has gone is forgotten, unless somebody may use it.
+    /// The versions that there are: new ones are not loaded, and those that have gone are forgotten unless they are in
+    /// use.
     pub(super) fn there_are(&self, model: usize, versions: &BTreeSet<Version>) {
         let mut table = self.write();
         table[model].retain(|version, slot| {

@@ -79,7 +79,7 @@ pub(crate) fn encoded(encoding: &Encoding) -> Encoded {
     Encoded { input_ids, token_type_ids, selected: Vec::new() }
 }
 
-/// Does work that takes long where it holds up nobody.
+/// Does long work on a blocking thread.
 async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, turbo_models::tasks::TaskError> + Send + 'static,
 ) -> Result<T, EngineError> {

@@ -20,7 +20,7 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_mi
 pub(crate) struct Door(Arc<Mutex<()>>);
 
 impl Door {
-    /// Waits until nobody waits here who came before.
+    /// Waits until no earlier request waits here.
     pub(crate) async fn nobody(&self) {
         drop(self.first().await);
     }
@@ -30,13 +30,13 @@ impl Door {
     }
 }
 
-/// Asks an engine once it has room for so many inputs, and again (`InferRequest::comes_again`) where that was gone. Until
-/// then nothing is done with what is asked but to look for room. Where somebody has looked in vain for several
-/// for a while, the engine tells newcomers to come back.
+/// Asks an engine once it has room for so many inputs, and again (`InferRequest::comes_again`) where that was gone.
+/// Until then nothing is done for the request but to look for room. Where a request has looked for several slots in
+/// vain for a while, the engine refuses newer ones.
 ///
 /// # Errors
-/// Those of the engine; [`EngineError::Expired`] at `deadline`. That the answer would come too late for it is told at once:
-/// it does not become better by waiting.
+/// Those of the engine; [`EngineError::Expired`] at `deadline`. That the answer would come too late for it is told at
+/// once: it does not become better by waiting.
 pub(crate) async fn patiently<'a, T>(
     engine: &dyn Infer,
     door: &Door,
@@ -62,8 +62,8 @@ pub(crate) async fn patiently<'a, T>(
     }
 }
 
-/// An engine that a task has asked before: whatever else is asked for the task waits for room, for without it all that was
-/// done would be in vain.
+/// An engine that a task has asked before: whatever else is asked for the task waits for room, for without it all that
+/// was done would be in vain.
 pub(super) struct AskedBefore<'a> {
     engine: &'a dyn Infer,
     door: Door,
@@ -93,7 +93,7 @@ impl<'a> AskedBefore<'a> {
     }
 }
 
-/// For how long somebody waits.
+/// For how long a request waits.
 struct Patience {
     started: Instant,
     deadline: Option<Instant>,

@@ -6,10 +6,10 @@
 //! ```
 //!
 //! Chunks go round the tokenizer threads in turn and come back in turn, so order costs nothing and a slow chunk holds
-//! back the others: what is under way is bounded. Every queue is bounded too, so whoever is fastest waits.
+//! back the others: what is under way is bounded. Every queue is bounded too, so faster stages wait.
 //!
-//! The end of the input is said and not concluded from a thread that is gone: one that panicked is gone too, and half an
-//! output would be declared whole.
+//! The end of the input is said and not concluded from a thread that is gone: one that panicked is gone too, and half
+//! an output would be declared whole.
 
 mod window;
 
@@ -79,7 +79,7 @@ pub struct Sizes {
     pub tokenizer_threads: usize,
 }
 
-/// What whoever watches is told; called on the writer thread.
+/// Receives progress; called on the writer thread.
 pub trait Watch: Send + 'static {
     /// So many rows were written; the last reached to `end` in the input.
     fn written(&mut self, rows: u64, end: u64);
@@ -202,8 +202,8 @@ impl<K> Chunks<K> {
     }
 }
 
-/// Starts the reader and the tokenizer threads. They end when the input does, or when nobody takes their chunks; nobody
-/// waits for them, since the reader may wait for input that never comes.
+/// Starts the reader and the tokenizer threads. They end when the input does, or when their chunks are no longer taken;
+/// they are not joined, since the reader may wait for input that never comes.
 fn tokenizers<J: Job>(
     rows: impl Iterator<Item = Result<Row, FileError>> + Send + 'static,
     skip: u64,

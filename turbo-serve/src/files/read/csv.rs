@@ -104,7 +104,7 @@ fn broken(file: &str, line: u64, error: ::csv::Error) -> FileError {
 /// What may be read for one record: the reader takes a buffer more than it needs.
 const ALLOWED: usize = MAX_ROW_BYTES + (1 << 16);
 
-/// An input that ends in an error where one record would never end, as behind a quote that nobody closes.
+/// An input that ends in an error where one record would never end, as behind a quote that is not closed.
 struct Bounded<R> {
     input: R,
     left: usize,
@@ -113,8 +113,9 @@ struct Bounded<R> {
 
 /// How much of the end of an input was told.
 ///
-/// A line end is put behind every input. It ends the last record, or is an empty line; only in a value whose quote is open
-/// it is text, and the reader asks for more in the middle of a record. So the rules of quotes are the reader's alone.
+/// A line end is put behind every input. It ends the last record, or is an empty line; only in a value whose quote is
+/// open it is text, and the reader asks for more in the middle of a record. So the rules of quotes are the reader's
+/// alone.
 #[derive(PartialEq)]
 enum End {
     Ahead,
@@ -156,7 +157,7 @@ mod tests {
         Ok(Records::open("f.csv".into(), input, b',', Quotes::Around, &columns)?.collect())
     }
 
-    /// As in tables of tabs that nobody has quoted.
+    /// As in tables of tabs without quotes.
     #[test]
     fn a_quote_may_be_a_character_as_any_other() {
         let input = "id\ttext\n1\t\"so it begins\n2\tand ends\" here\n3\t\"x\"\n".as_bytes();

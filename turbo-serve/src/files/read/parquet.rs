@@ -92,7 +92,7 @@ fn check_codecs(file: &str, metadata: &ParquetMetaData, columns: &[String]) -> R
     Ok(())
 }
 
-/// The schema without the columns that nobody wants.
+/// The schema with the requested columns alone.
 fn projection(file: &str, schema: &Type, columns: &[String]) -> Result<Type, FileError> {
     let fields = schema.get_fields();
     let names: Vec<String> = fields.iter().map(|field| field.name().to_owned()).collect();

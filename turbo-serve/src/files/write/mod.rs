@@ -36,7 +36,7 @@ pub struct Target<'a> {
     pub format: OutputFormat,
     /// What every answer is.
     pub kind: Kind,
-    /// What it is made from: whoever continues it must make it from the same.
+    /// What it is made from: a run that continues it must make it from the same.
     pub job: &'a Job,
     /// What becomes of a file that is there already.
     pub existing: Existing,
@@ -91,12 +91,12 @@ struct Begun {
 }
 
 impl Output {
-    /// Refuses what [`Self::open`] would refuse for what is at its place already, while nothing is known of the answers;
-    /// `best` as in a [`Target`].
+    /// Refuses what [`Self::open`] would refuse for what is at its place already, while nothing is known of the
+    /// answers; `best` as in a [`Target`].
     ///
     /// # Errors
-    /// [`FileError::Exists`], [`FileError::Unfinished`], [`FileError::Busy`]; [`FileError::Broken`] where no such output can
-    /// be.
+    /// [`FileError::Exists`], [`FileError::Unfinished`], [`FileError::Busy`]; [`FileError::Broken`] where no such
+    /// output can be.
     pub fn check(
         file: &str,
         format: OutputFormat,
@@ -109,8 +109,9 @@ impl Output {
     /// Opens a target.
     ///
     /// # Errors
-    /// [`FileError::Exists`], [`FileError::Unfinished`], [`FileError::Busy`], [`FileError::Differs`]; [`FileError::Unfit`] where the format
-    /// cannot hold the answers; [`FileError::Broken`] where what is to be continued was not made here.
+    /// [`FileError::Exists`], [`FileError::Unfinished`], [`FileError::Busy`], [`FileError::Differs`];
+    /// [`FileError::Unfit`] where the format cannot hold the answers; [`FileError::Broken`] where what is to be
+    /// continued was not made here.
     pub fn open(target: &Target<'_>) -> Result<Opened, FileError> {
         let file = target.file.to_owned();
         let unfit = |why: &str| {

@@ -1,10 +1,10 @@
 //! The small file beside an output that is not complete: what the output is made from, and whose it is meanwhile.
 //!
-//! It is locked as long as somebody writes the output. The system takes the lock back however a process ends, so none is
-//! ever left behind; where a file system has no locks, two runs on one output are not told apart.
+//! It is locked while a run writes the output. The system takes the lock back however a process ends, so none is ever
+//! left behind; where a file system has no locks, two runs on one output are not told apart.
 //!
 //! It is there before an earlier output is touched whose place the new one takes, and says so until the earlier one is
-//! gone from the disk: whoever finds it so begins anew, and takes no row of the earlier one for its own.
+//! gone from the disk: a run that finds it so begins anew, and takes no row of the earlier one for its own.
 
 use std::{
     collections::BTreeMap,
@@ -109,7 +109,7 @@ fn put(mut to: &File, mark: &Mark, aside: &Path, path: &Path) -> io::Result<()> 
 /// What is said of `file`, if it is not complete.
 ///
 /// # Errors
-/// [`FileError::Busy`] while somebody writes it; [`FileError::Broken`], [`FileError::Io`].
+/// [`FileError::Busy`] while another run writes it; [`FileError::Broken`], [`FileError::Io`].
 pub(super) fn mark_of(file: &str) -> Result<Option<Mark>, FileError> {
     let path = path(file);
     let name = path.display().to_string();

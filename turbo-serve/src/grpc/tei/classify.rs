@@ -190,7 +190,7 @@ impl Ask for Scored {
 /// What is kept of the messages of a stream while their texts are scored.
 #[derive(Default)]
 struct Kept {
-    /// Who holds the texts that are returned, if somebody counts.
+    /// What holds the texts that are returned, if bytes are counted.
     arrived: Option<Arrived>,
     count: usize,
     /// As the first message says.

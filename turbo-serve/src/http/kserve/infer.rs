@@ -49,7 +49,7 @@ pub(super) async fn infer(
     let received = Instant::now();
     let Read { id, asked, binary } = read(&head.headers, &bytes, received)?;
     drop(bytes);
-    // Behind the body: nobody keeps a model from being unloaded by sending slowly.
+    // Behind the body: a slow sender does not keep a model from being unloaded.
     let target = Target::lease(&head, &server, wanted, urgency).await.map_err(ApiError::from)?;
     let target = target.writing(BYTES_PER_VALUE);
     target.metrics().received(Arity::Batch);

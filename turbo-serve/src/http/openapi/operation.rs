@@ -144,12 +144,12 @@ impl Operation {
         Self { errors: Errors::Kserve, at_root: true, ..self }
     }
 
-    /// Refusing in the words of who asks.
+    /// Refusing in the words of the protocol that is spoken.
     pub(super) fn like_asked(self) -> Self {
         Self { errors: Errors::Any, ..self }
     }
 
-    /// For everybody, whether the server has a key or not.
+    /// Without a key, whether the server has one or not.
     pub(super) fn public(self) -> Self {
         Self { public: true, ..self }
     }

@@ -1,4 +1,4 @@
-//! An ensemble as an engine: whoever asks it cannot tell it from a model.
+//! An ensemble as an engine: its callers cannot tell it from a model.
 
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
@@ -68,7 +68,7 @@ impl EnsembleEngine {
         self.check(inputs.len(), output, prompt_name)?;
         // Before the first step, so that no member is unloaded between two.
         let mut members = self.members()?;
-        // And no engine is stopped: who goes on has seen to that.
+        // And no engine is stopped: a request that goes on has checked that.
         let begins = members.values().next().filter(|_| !goes_on);
         let _begun = begins.map(Served::begin).transpose()?;
         self.check_labels(&members)?;

@@ -29,7 +29,8 @@ impl LabelVectors {
         if let Some((_, vectors)) = self.known().as_ref().filter(|(load, _)| *load == model.load()) {
             return Ok(Arc::clone(vectors));
         }
-        // Who comes meanwhile asks the same: it is asked for seldom, and nobody waits for somebody who may go away.
+        // Concurrent requests compute the same: it happens seldom, and no request waits for another one that may be
+        // cancelled.
         let inputs = self.texts.iter().cloned().map(Input::Text);
         let prompt_name = prompt.map(str::to_owned);
         let request = InferRequest { prompt_name, ..InferRequest::new(Vec::new(), UNIT) };

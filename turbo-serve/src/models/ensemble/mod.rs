@@ -15,12 +15,12 @@
 //! | `nearest` | vectors | a logit per label each: how near each label's own text is |
 //! | `mean` | scores, or labels, of several steps | their mean |
 //!
-//! An ensemble that gives scores is a reranker to everybody, and one that gives labels a classifier; so it is served by
-//! every protocol that has those. Of texts that were not retrieved the score is 0, and they come last. Requests that
-//! one step makes of its model count against that model's limits. Steps that do not read each other run side by side.
+//! An ensemble that gives scores is served as a reranker, and one that gives labels as a classifier, by every protocol
+//! that has those. Of texts that were not retrieved the score is 0, and they come last. Requests that a step makes of
+//! its model count against that model's limits. Steps that do not read each other run side by side.
 //!
-//! A request takes a lease on all models before the first step. A model that is unloaded then fails later requests of the
-//! ensemble, and none that was accepted.
+//! A request takes a lease on all models before the first step. A model that is unloaded then fails later requests of
+//! the ensemble, and none that was accepted.
 
 mod engine;
 mod labels;

@@ -1,5 +1,5 @@
-//! From declared steps to steps in an order in which each finds its inputs; or all that is wrong with them. Pure: no model
-//! is looked at.
+//! From declared steps to steps in an order in which each finds its inputs; or all that is wrong with them. Pure: no
+//! model is looked at.
 
 use std::{collections::HashMap, fmt};
 
@@ -60,7 +60,8 @@ pub enum Does {
         /// What is classified.
         texts: String,
     },
-    /// Gives each vector a logit per label: its cosine to the vector of a text that stands for the label, times `scale`.
+    /// Gives each vector a logit per label: its cosine to the vector of a text that stands for the label, times
+    /// `scale`.
     Nearest {
         /// A step that embeds; its model embeds these texts, too.
         vectors: String,
@@ -223,7 +224,8 @@ impl Plan {
     /// An order of `steps` in which the last gives `output`.
     ///
     /// # Errors
-    /// All that is wrong with them: names that there are not or twice, types that do not fit, circles, steps for nothing.
+    /// All that is wrong with them: names that there are not or twice, types that do not fit, circles, steps for
+    /// nothing.
     pub(super) fn new(steps: &[Step], output: &str) -> Result<Self, Vec<PlanError>> {
         let declared = Declared::new(steps)?;
         let mut wrong = declared.wrong_in_themselves();
@@ -569,7 +571,7 @@ mod tests {
     }
 
     /// Rankers whose mean is the result, over chains of retrievals, of which each reads one of a greater number (the
-    /// request, where there is none of that number); without those that nobody reads.
+    /// request, where there is none of that number); without those that no step reads.
     fn sound(retrievals: &[usize], rankers: &[usize]) -> Vec<Step> {
         let read = |number: usize| match number < retrievals.len() {
             true => format!("near {number}"),

@@ -14,7 +14,7 @@ use crate::{
     tasks::{NoRoom, infer_in_parts},
 };
 
-/// A request, and who answers its parts.
+/// A request, and the engines that answer its parts.
 pub(super) struct Run<'a> {
     pub(super) plan: &'a Plan,
     /// A lease on each model, by the name that its steps give it.
