@@ -1,13 +1,13 @@
-//! Whether what was accepted is given up: threads ask between two pieces of work, clients wait for it beside their
-//! answer.
+//! The flag that cancels all accepted requests: threads check it between two pieces of work, and requests wait for it
+//! beside their answers.
 //!
-//! So a client is told at once, even while a thread has seconds of work in hand, and what it waited for is not begun.
+//! So a client gets its error at once, even while a thread has seconds of work left, and no further work is begun.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use tokio::sync::Notify;
 
-/// Said once, for good.
+/// Set once, for good.
 #[derive(Debug, Default)]
 pub(super) struct Abandoned {
     said: AtomicBool,
@@ -15,20 +15,20 @@ pub(super) struct Abandoned {
 }
 
 impl Abandoned {
-    /// Says it.
+    /// Sets the flag and wakes all that wait for it.
     pub(super) fn say(&self) {
         self.said.store(true, SeqCst);
         self.told.notify_waiters();
     }
 
-    /// Whether it was said.
+    /// Whether the flag is set.
     pub(super) fn is_said(&self) -> bool {
         self.said.load(SeqCst)
     }
 
-    /// Waits until it is said.
+    /// Waits until the flag is set.
     pub(super) async fn told(&self) {
-        // Made before the look: what is said between the two is not missed.
+        // Made before the check: a `say` between the two is not missed.
         let told = self.told.notified();
         if !self.is_said() {
             told.await;

@@ -1,10 +1,11 @@
-//! Who may come in: a slot per input, reserved for a whole request at once, and an honest word to those who may not.
+//! Admission control: a request reserves one slot per input, all at once or none; without slots it is rejected with a
+//! time to retry after.
 //!
-//! Who is refused and asks again at once takes each slot as it becomes free, and never are as many free as the rest of an
-//! accepted request needs. So newcomers are told to come back once somebody has looked for several slots in vain for long,
-//! until he is let in. There is no queue that keeps slots for whoever stands first: that may be a stream whose client does
-//! not read, so that it does nothing. Who needs one slot, as a stream's next message, finds it without that; streams that
-//! always wait would keep everybody else out.
+//! Clients that retry at once would take each slot as it is released, so that a request with many inputs never finds
+//! enough free. So once a request has waited 20 ms for several slots, new requests are rejected until it is admitted or
+//! stops polling. No queue holds slots for its first waiter: that may be a stream whose client does not read, and the
+//! slots would stay unused. Waiting for one slot, as a stream's next message does, causes no rejections: it finds a
+//! slot anyway, and streams that always wait would block all new requests.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -15,12 +16,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
 use super::{EngineError, forecast::Forecast};
 
-/// Who looks for several slots in vain for so long goes before newcomers.
+/// A request that has waited this long for several slots goes before new requests.
 const LONG: Duration = Duration::from_millis(20);
-/// Who has not looked for so long does not wait any more. Between two looks of somebody who waits less time passes.
+/// A waiting request that has not polled for this long counts as gone. Waiting requests poll more often than that.
 const GONE: Duration = Duration::from_millis(100);
 
-/// As many slots as inputs may be in the server.
+/// The slots of an engine: one for each input that it may hold at a time.
 pub(super) struct Admission {
     slots: Arc<Semaphore>,
     total: u32,
@@ -28,44 +29,44 @@ pub(super) struct Admission {
     forecast: Arc<Forecast>,
 }
 
-/// Who asks for slots.
+/// Whether a reservation is a new request's or a retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Comes {
-    /// For the first time: he is told to come back where there is no room, or others have waited for it.
+    /// A new request: rejected where there is no room, or where another request has waited for it for [`LONG`].
     Anew,
-    /// He has looked for room, or may have: who asks for tokens or texts does not say it.
+    /// A request that has waited for room, or may have: requests to tokenize or decode do not say whether they have.
     Again,
 }
 
-/// Looks for more slots than were free, since somebody who looked for as many was let in.
+/// Polls for more slots than were free, since a request for as many was last admitted.
 #[derive(Clone, Copy)]
 struct Looks {
-    /// Most slots that were looked for.
+    /// Most slots that were polled for.
     wanted: u32,
     first: Instant,
     last: Instant,
 }
 
 impl Looks {
-    /// Whether newcomers stand back at `now`.
+    /// Whether new requests are rejected at `now`.
     fn go_first(self, now: Instant) -> bool {
         self.go_on(now) && now.saturating_duration_since(self.first) >= LONG
     }
 
-    /// Whether somebody still looks at `now`.
+    /// Whether a request still polls at `now`.
     fn go_on(self, now: Instant) -> bool {
         now.saturating_duration_since(self.last) < GONE
     }
 }
 
 impl Admission {
-    /// `total` slots; `forecast` says when some of them will be free.
+    /// `total` slots; `forecast` predicts when a rejected request may retry.
     pub(super) fn new(total: u32, forecast: Arc<Forecast>) -> Self {
         let slots = Arc::new(Semaphore::new(total as usize));
         Self { slots, total, looks: Mutex::default(), forecast }
     }
 
-    /// Takes `inputs` slots at `now`, or none.
+    /// Reserves `inputs` slots at `now`, or none.
     ///
     /// # Errors
     /// [`EngineError::Overloaded`], or [`EngineError::Stopping`] after [`Admission::drain`].
@@ -89,7 +90,7 @@ impl Admission {
         Ok(slots)
     }
 
-    /// Whether `inputs` slots are free at `now`, for somebody who looks again and again until they are.
+    /// Whether `inputs` slots are free at `now`. The caller polls until they are; polls for several slots are recorded.
     pub(super) fn has_room(&self, inputs: usize, now: Instant) -> bool {
         if self.slots.available_permits() >= inputs {
             return true;
@@ -137,7 +138,7 @@ mod tests {
         Admission::new(total, Arc::new(forecast))
     }
 
-    /// Slots for a newcomer, at a time when nobody has waited for long.
+    /// Slots for a new request.
     fn reserve(admission: &Admission, inputs: u32) -> Result<OwnedSemaphorePermit, EngineError> {
         admission.reserve(inputs, Comes::Anew, Instant::now())
     }

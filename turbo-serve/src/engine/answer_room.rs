@@ -1,41 +1,41 @@
-//! Room for an answer: asked for when the tokens of a request are counted, and with them the numbers of its rows, and before
-//! any of them is computed.
+//! Room for answers: reserved once a request's tokens are counted, which tells how many values its rows have, and
+//! before any of them is computed.
 
 use std::{fmt, sync::Arc};
 
 use super::EngineError;
 
-/// Who bounds the answers of all requests together.
+/// Bounds the size of the answers of all requests together.
 pub trait HoldAnswers: fmt::Debug + Send + Sync {
-    /// Holds so many values for this request, beside those that it has held before.
+    /// Reserves room for this many values of this request, in addition to those that it holds.
     ///
     /// # Errors
     /// [`EngineError::AnswerTooLarge`], [`EngineError::NoRoomForAnswer`].
     fn hold(&self, values: usize) -> Result<(), EngineError>;
 
-    /// Lets go of so many that were held: they are not computed after all, and may be asked for again.
+    /// Releases this many of the held values: they are not computed, and the request may be retried.
     fn let_go(&self, values: usize);
 }
 
-/// Where a request has its answer held; by default nobody bounds it. What it holds is let go when this, its clones and what
-/// they were made from are gone.
+/// The room of a request's answer; unbounded by default. What it holds is released when this, its clones and the holder
+/// that they were made from are dropped.
 #[derive(Clone, Debug, Default)]
 pub struct AnswerRoom(Option<Arc<dyn HoldAnswers>>);
 
 impl AnswerRoom {
-    /// Among those that `holder` bounds.
+    /// A room bounded by `holder`.
     #[must_use]
     pub fn of(holder: Arc<dyn HoldAnswers>) -> Self {
         Self(Some(holder))
     }
 
-    /// This one, or the other where nobody bounds this.
+    /// This room, or `other` where this one is unbounded.
     #[must_use]
     pub(crate) fn or(self, other: &Self) -> Self {
         Self(self.0.or_else(|| other.0.clone()))
     }
 
-    /// Holds so many values.
+    /// Reserves room for this many values.
     ///
     /// # Errors
     /// Those of [`HoldAnswers::hold`].
@@ -43,7 +43,7 @@ impl AnswerRoom {
         self.0.as_ref().map_or(Ok(()), |holder| holder.hold(values))
     }
 
-    /// Lets go of so many values that were held.
+    /// Releases this many of the held values.
     pub(super) fn let_go(&self, values: usize) {
         if let Some(holder) = &self.0 {
             holder.let_go(values);
@@ -51,7 +51,7 @@ impl AnswerRoom {
     }
 }
 
-/// A request is the same whoever holds its answer.
+/// Always equal: where an answer is held does not tell two requests apart.
 impl PartialEq for AnswerRoom {
     fn eq(&self, _: &Self) -> bool {
         true

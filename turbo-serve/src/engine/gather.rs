@@ -1,6 +1,6 @@
-//! The parts of one request while threads work on them: whoever finishes the last part hands over the whole.
+//! Gathers the parts of one request: the thread that finishes the last part hands over the whole.
 //!
-//! So a request with one bad part comes to nothing, and what the parts of a good one became stays together.
+//! So a request with one bad part fails as a whole, and the results of a good one stay together.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,16 +11,16 @@ pub(super) trait Parts: Send + Sync {
     /// Works on part number `part`.
     fn work(&self, part: usize);
 
-    /// Gives the whole up.
+    /// Fails the whole request.
     fn fail(&self, error: EngineError);
 }
 
-/// Who gets the whole.
+/// Receives the whole.
 pub(super) trait Recipient<T>: Send + Sync {
-    /// Whether nobody waits for it any more.
+    /// Whether the client no longer waits for it.
     fn is_withdrawn(&self) -> bool;
 
-    /// Takes what the parts became, in their order, or the first error; what comes after the first call is of no use.
+    /// Takes the results of the parts, in their order, or the first error. Calls after the first have no effect.
     fn receive(&self, whole: Result<Vec<T>, EngineError>);
 }
 
@@ -39,7 +39,7 @@ struct Made<T> {
 }
 
 impl<T, F, R> Gather<T, F, R> {
-    /// `parts` parts, at least one; those that come up when all is `abandoned` are not made.
+    /// `parts` parts, at least one; those not begun when requests are `abandoned` are not made.
     pub(super) fn new(parts: usize, make: F, recipient: R, abandoned: Arc<Abandoned>) -> Self {
         let none = std::iter::repeat_with(|| None).take(parts).collect();
         let made = Mutex::new(Made { parts: none, missing: parts, error: None });
@@ -47,7 +47,7 @@ impl<T, F, R> Gather<T, F, R> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Made<T>> {
-        // Nothing foreign runs under the lock, so a poisoned one still guards a whole value.
+        // No caller's code runs under the lock, so a poisoned one still guards a whole value.
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

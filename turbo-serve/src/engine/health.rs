@@ -1,4 +1,4 @@
-//! The state that load balancers ask for, shared by whoever changes it.
+//! The state that load balancers ask for, shared between the threads that set and read it.
 
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
@@ -6,7 +6,7 @@ use super::Health;
 
 const STATES: [Health; 4] = [Health::Ready, Health::Starting, Health::Failing, Health::Stopping];
 
-/// A [`Health`] that one thread sets and all read. [`Health::Stopping`] is final.
+/// A [`Health`] that any thread may set and read. [`Health::Stopping`] is final.
 #[derive(Debug)]
 pub(super) struct HealthCell(AtomicU8);
 
@@ -21,7 +21,7 @@ impl HealthCell {
 
     pub(super) fn set(&self, health: Health) {
         let next = |old| (old != code(Health::Stopping)).then_some(code(health));
-        // An error says that the state was final, and it stays so.
+        // An error means that the state is final and was not changed.
         let _ = self.0.fetch_update(SeqCst, SeqCst, next);
     }
 }

@@ -12,13 +12,13 @@
 //! ```
 //!
 //! * [`Engine`] is started from a [`Model`] and an [`EngineConfig`]; [`Model::open`] makes a model from a folder.
-//! * Protocols speak to the trait [`Infer`], so that they can be tested against a fake. It knows rows, not what they
+//! * Protocols call the trait [`Infer`], so that they can be tested against a fake. It knows rows, not what they
 //!   mean: that is [`tasks`](crate::tasks).
-//! * A model on a device is a [`Runner`]; its own tokenizer is a [`Tokenize`]. Both can be one's own.
+//! * A model on a device is a [`Runner`]; its tokenizer is a [`Tokenize`]. Callers may implement both.
 //!
 //! # Metrics
-//! Which side records what is said in [`metric_names`](crate::metric_names). The recorder has to be installed before
-//! an engine starts; without one nothing is counted.
+//! [`metric_names`](crate::metric_names) says which side records what. Install the recorder before an engine starts;
+//! without one nothing is counted.
 
 mod abandoned;
 mod admission;
@@ -91,7 +91,7 @@ use std::{collections::BTreeMap, future::Future, pin::Pin};
 
 use self::observed::Observed;
 
-/// An answer that is still being worked on. Dropping it withdraws the request.
+/// A pending answer. Dropping it cancels the request.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send + 'a>>;
 
 /// What a protocol needs of an engine.
@@ -99,31 +99,31 @@ pub trait Infer: Send + Sync + 'static {
     /// What is served, and within which limits.
     fn info(&self) -> &EngineInfo;
 
-    /// Answers a request: all of its inputs, or the first error. Dropping the future withdraws the request: inputs
-    /// that are not yet in a running batch are never computed. With a deadline it has to be polled where tokio's clock
-    /// runs.
+    /// Answers a request: all of its inputs, or the first error. Dropping the future cancels the request: its inputs
+    /// that are not yet in a running batch are not computed, unless another request waits for the same answer. With a
+    /// deadline the future has to be polled in a tokio runtime with its clock enabled.
     fn infer(&self, request: InferRequest) -> Pending<'_, InferResponse>;
 
-    /// Makes tokens of texts, to be looked at. Texts take slots as inputs do.
+    /// Tokenizes texts and reports the tokens. Texts take slots as inputs do.
     fn tokenize(&self, request: TokenizeRequest) -> Pending<'_, Vec<Tokenized>>;
 
-    /// Makes texts of tokens. Lists of ids take slots as inputs do.
+    /// Decodes token ids to texts. Lists of ids take slots as inputs do.
     fn decode(&self, request: DecodeRequest) -> Pending<'_, Vec<String>>;
 
-    /// The batches that it has computed since its start, by how many inputs they held; empty where nobody counts.
+    /// The batches computed since the start, by their number of inputs; empty where the engine does not count them.
     fn batches(&self) -> BTreeMap<usize, Spent> {
         BTreeMap::new()
     }
 
-    /// Whether there is room for so many inputs just now, though somebody else may take it. Cheap: asked again and again by
-    /// whoever waits for it, and an engine may tell newcomers to come back while somebody waits for several. Where nobody
-    /// knows it before he asks, there is.
+    /// Whether there is room for `inputs` inputs now. Nothing is reserved: another request may take the room. Cheap: a
+    /// waiting caller polls it, and while one waits for several inputs an engine may reject new requests. `true` where
+    /// the engine cannot tell in advance.
     fn has_room(&self, inputs: usize) -> bool {
         let _ = inputs;
         true
     }
 
-    /// How urgent all is that it is asked, beside what a request says of itself.
+    /// The urgency of all its requests, beside what each request says of itself.
     fn urgency(&self) -> Urgency {
         Urgency::default()
     }
@@ -131,7 +131,7 @@ pub trait Infer: Send + Sync + 'static {
     /// Whether requests are answered. Cheap: asked by load balancers all the time.
     fn health(&self) -> Health;
 
-    /// What it has done lately, for people to look at; `None` where nobody keeps that.
+    /// What it has done lately, for dashboards; `None` where the engine does not record it.
     fn observed(&self) -> Option<Observed> {
         None
     }

@@ -1,10 +1,10 @@
-//! One computation for all who want the same at the same time.
+//! Deduplication: inputs with the same key that are in progress at the same time share one computation.
 //!
-//! In: jobs, and the keys of their answers. Out: for the first job of a key a [`Promise`], which it carries to the worker;
-//! the others wait here for its answer. Who is more urgent than that job would not have to wait for it: as long as its batch
-//! has not begun, he is computed in his own turn, and once he is let in the others wait for him. One that is dropped with its job (its batch failed,
-//! or its client went before anybody else had come) is broken, and who waited for it is let in as if there had been none:
-//! each for itself, so that nobody's answer depends on somebody else's luck twice.
+//! In: jobs, and the keys of their answers. Out: for the first job of a key a [`Promise`], which it carries to the
+//! worker; later jobs of that key wait here for its answer. A later job that is more urgent does not wait, unless the
+//! first one's batch has begun: it is computed in its own turn, and once it is admitted the others wait for it instead.
+//! A promise that is dropped with its job (its batch failed, or its client went before other jobs came) is broken: the
+//! jobs that waited for it are submitted without a promise, so that none fails twice because of another.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::cache::{Key, ResponseCache};
 
-/// The keys that are being computed, and who waits for them.
+/// The keys that are being computed, and the jobs that wait for them.
 pub(super) struct Promises {
     cache: ResponseCache,
     awaited: Mutex<HashMap<Key, Awaited>>,
@@ -28,19 +28,19 @@ pub(super) struct Promises {
     forecast: Arc<Forecast>,
 }
 
-/// An answer that is promised.
+/// An answer that is promised, and its waiting jobs.
 struct Awaited {
-    /// The job that carries the promise, and its place.
+    /// The job that the others wait for, and its place.
     by: RequestId,
     place: Arc<Place>,
     /// Whether its batch has begun.
     has_begun: bool,
-    /// Who waits for it.
+    /// The jobs that wait for it.
     jobs: Vec<Job>,
 }
 
 impl Awaited {
-    /// Whether it would come sooner if it were computed in the turn of a request with this place.
+    /// Whether a request with this `place` would be computed sooner than the job that carries the promise.
     fn would_gain(&self, place: &Place) -> bool {
         !self.has_begun && place.is_more_urgent_than(&self.place)
     }
@@ -48,11 +48,11 @@ impl Awaited {
 
 /// What becomes of a job.
 pub(super) enum Asked {
-    /// It has these rows.
+    /// Its rows are in the cache.
     Known(Job, Arc<[f32]>),
-    /// It waits for another one that will have its rows.
+    /// It waits for another job with the same key.
     Waits,
-    /// It has to be computed, and carries the promise of it.
+    /// It has to be computed, and carries a promise.
     Missing(Job),
 }
 
@@ -65,7 +65,7 @@ impl Promises {
         &self.cache
     }
 
-    /// Whether the answer to `job`, which is `key`, is known, promised, or to be computed.
+    /// Whether the answer to `job`, of this `key`, is cached, promised, or has to be computed.
     pub(super) fn ask(self: &Arc<Self>, key: Key, mut job: Job) -> Asked {
         if let Some(values) = self.cache.get(&key) {
             return Asked::Known(job, values);
@@ -77,7 +77,8 @@ impl Promises {
                 return Asked::Waits;
             }
         } else if let Some(values) = self.cache.get(&key) {
-            // A promise that was kept since the look above is in the cache: it is put there first.
+            // A promise may have been kept since the first look into the cache: rows are put there before it is
+            // removed.
             return Asked::Known(job, values);
         } else {
             all.insert(key, Awaited { by, place, has_begun: false, jobs: Vec::new() });
@@ -90,7 +91,7 @@ impl Promises {
         self.lock().remove(key).map(|awaited| awaited.jobs).unwrap_or_default()
     }
 
-    /// Has the worker compute those of these jobs that can be answered in time.
+    /// Submits the jobs of a broken promise that can be answered in time, and fails the others.
     fn compute(&self, mut jobs: Vec<Job>) {
         let now = Instant::now();
         jobs.retain(|job| {
@@ -110,7 +111,7 @@ impl Promises {
     }
 }
 
-/// That an answer is being computed. It is kept, or broken when it is dropped.
+/// Says that an answer is being computed. It is kept with the answer, or broken when dropped.
 pub(super) struct Promise {
     key: Key,
     /// The job that carries it.
@@ -120,14 +121,14 @@ pub(super) struct Promise {
 }
 
 impl Promise {
-    /// Whether anybody waits for it.
+    /// Whether another request waits for it.
     pub(super) fn is_awaited(&self) -> bool {
         let waits = |awaited: &mut Awaited| awaited.jobs.iter().any(|job| !job.ticket.is_withdrawn());
         self.look(waits).unwrap_or_default()
     }
 
-    /// Its job is let in, with this place: from now on the others wait for it, if it is the most urgent. They are not made to
-    /// before, for who is refused is computed by nobody.
+    /// Records that its job is admitted, with this place: if it is the most urgent, the others now wait for it. They do
+    /// not before that, since a rejected job is not computed.
     pub(super) fn is_let_in(&self, place: &Arc<Place>) {
         let Some(promises) = &self.to else { return };
         if let Some(awaited) = promises.lock().get_mut(&self.key)
@@ -137,12 +138,12 @@ impl Promise {
         }
     }
 
-    /// The batch of its job begins: nobody will be answered sooner by another.
+    /// Records that the batch of its job begins: no later job would be computed sooner.
     pub(super) fn begins(&self) {
         self.look(|awaited| awaited.has_begun = true);
     }
 
-    /// Tells those who wait for it where their time is over at `now`, and lets go of those who do not wait any more.
+    /// Fails the waiting jobs whose deadline has passed at `now`, and drops those whose client no longer waits.
     pub(super) fn expire(&self, now: Instant) {
         let waits = |job: &Job| {
             job.expire(now);
@@ -151,7 +152,7 @@ impl Promise {
         self.look(|awaited| awaited.jobs.retain(waits));
     }
 
-    /// Looks at what it promises, unless that is promised by another job.
+    /// Applies `at` to the promised answer, unless the others wait for another job.
     fn look<T>(&self, at: impl FnOnce(&mut Awaited) -> T) -> Option<T> {
         self.to.as_ref()?.lock().get_mut(&self.key).filter(|awaited| awaited.by == self.by).map(at)
     }
@@ -161,15 +162,15 @@ impl Promise {
         self.key
     }
 
-    /// Hands `values`, which were found, to all who wait for them, and to the cache.
+    /// Answers the waiting jobs with `values` that were found behind memory, and holds these in memory.
     pub(super) fn keep_found(mut self, values: &[f32]) {
         let Some(promises) = self.to.take() else { return };
-        // `None` says that they are too large for it.
+        // `None` if they are too large for it.
         let _ = promises.cache.hold(self.key, values);
         promises.take(&self.key).into_iter().for_each(|job| job.answer_known(values.to_vec()));
     }
 
-    /// Hands `values` to all who wait for them, and to the cache. Their batch began at `started` and took `inference`.
+    /// Puts `values` into the cache, and answers the waiting jobs. Their batch began at `started` and took `inference`.
     pub(super) fn keep(mut self, values: &[f32], started: Instant, inference: Duration) {
         let Some(promises) = self.to.take() else { return };
         promises.cache.put(self.key, values);

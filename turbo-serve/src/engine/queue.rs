@@ -1,7 +1,7 @@
-//! What waits for the worker: one channel in, the batcher behind it.
+//! The worker's queue: one channel in, the batcher behind it.
 //!
-//! In: jobs of requests. Out: the jobs of the batch to run now. The batcher sees ids, lengths and times only; this file
-//! keeps the jobs themselves, and drops those whose client has gone.
+//! In: jobs of requests. Out: the jobs of the batch to run now. The batcher sees ids, lengths and times only; the queue
+//! keeps the jobs themselves, and drops those that no client waits for.
 
 use std::{
     collections::HashMap,
@@ -32,7 +32,7 @@ pub(super) struct Job {
     pub input: usize,
     pub encoded: Encoded,
     pub encoded_at: Instant,
-    /// What others wait for, where it is computed for them, too.
+    /// The promise that it carries, where other requests may wait for its answer.
     pub promise: Option<Promise>,
 }
 
@@ -42,7 +42,7 @@ impl Job {
         Sequence { input_ids, token_type_ids, selected, rows: Some(self.rows()) }
     }
 
-    /// Its name among those who wait.
+    /// Its id in the batcher.
     pub(super) fn id(&self) -> RequestId {
         self.ticket.place.id(self.input)
     }
@@ -64,12 +64,12 @@ impl Job {
         self.ticket.place.terms().priority
     }
 
-    /// The same as a scheduler counts them.
+    /// Its tokens, in the scheduler's type.
     pub(super) fn seq_len(&self) -> u32 {
         u32::try_from(self.tokens()).unwrap_or(u32::MAX)
     }
 
-    /// Tells its client, and who else waits for it, where their time is over at `now`.
+    /// Fails its request, and others that wait for its answer, where their deadlines have passed at `now`.
     pub(super) fn expire(&self, now: Instant) {
         let place = &self.ticket.place;
         if place.expires().is_some_and(|at| at <= now) {
@@ -80,23 +80,24 @@ impl Job {
         }
     }
 
-    /// Whether nobody waits for it any more.
+    /// Whether no client waits for it any more.
     pub(super) fn is_withdrawn(&self) -> bool {
         self.ticket.is_withdrawn() && !self.promise.as_ref().is_some_and(Promise::is_awaited)
     }
 
-    /// Hands its rows, `values`, to all who wait for them; their batch began at `started` and took `inference`.
+    /// Answers all requests that wait for it with the rows `values`, whose batch began at `started` and took
+    /// `inference`.
     pub(super) fn answer(&mut self, values: Vec<f32>, started: Instant, inference: Duration) {
         if let Some(promise) = self.promise.take() {
             promise.keep(&values, started, inference);
         }
-        // Who came when it was running already has waited for the rest of it.
+        // A job that came while the batch was running has waited only for the rest of it.
         let done = started + inference;
         let queue = started.saturating_duration_since(self.encoded_at);
         self.complete(values, queue, inference.min(done.saturating_duration_since(self.encoded_at)));
     }
 
-    /// Hands rows that were found, `values`, to all who wait for them.
+    /// Answers all requests that wait for it with `values`, rows that were found in a cache.
     pub(super) fn answer_found(&mut self, values: &[f32]) {
         if let Some(promise) = self.promise.take() {
             promise.keep_found(values);
@@ -104,7 +105,7 @@ impl Job {
         self.answer_known(values.to_vec());
     }
 
-    /// Answers its client with rows that were known.
+    /// Answers its own request with rows that were not computed for it.
     pub(super) fn answer_known(&self, values: Vec<f32>) {
         self.complete(values, Duration::ZERO, Duration::ZERO);
     }
@@ -118,9 +119,9 @@ impl Job {
 
 enum Message {
     Submit(Vec<Job>, ByClass),
-    /// To end when all that came before is answered.
+    /// Stop when all earlier jobs are answered.
     Stop,
-    /// To look whether what waits is still to be computed.
+    /// Check whether the waiting jobs are still to be computed.
     Wake,
 }
 
@@ -132,7 +133,7 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Jobs that are there together, so that they can share a batch: those of one request.
+    /// Sends the jobs of one request together, so that they can share a batch. They fail if the worker has ended.
     pub(super) fn submit(&self, jobs: Vec<Job>) {
         let inputs = self.waiting.sends(&jobs);
         if let Err(refused) = self.sender.send(Message::Submit(jobs, inputs))
@@ -144,20 +145,20 @@ impl Inbox {
         }
     }
 
-    /// Tells the worker to end when everything before this is answered.
+    /// Tells the worker to stop when all earlier jobs are answered.
     pub(super) fn stop(&self) {
-        // A worker that has ended already needs no telling.
+        // Fails only if the worker has ended already.
         drop(self.sender.send(Message::Stop));
     }
 
-    /// Has the worker look at what waits, if it sleeps.
+    /// Wakes the worker, if it sleeps, to check the waiting jobs.
     pub(super) fn wake(&self) {
-        // A worker that has ended sleeps no more.
+        // Fails only if the worker has ended already.
         drop(self.sender.send(Message::Wake));
     }
 }
 
-/// The way to a worker; who is on it is counted.
+/// The channel to a worker; `waiting` counts the inputs in it.
 pub(super) fn inbox(waiting: Arc<Waiting>) -> (Inbox, Outbox) {
     let (sender, receiver) = channel();
     (Inbox { sender, waiting: Arc::clone(&waiting) }, Outbox { receiver, waiting })
@@ -171,11 +172,11 @@ pub(super) struct Outbox {
 
 /// What the worker does next.
 pub(super) enum Next {
-    /// Runs the batch that was written to `into`.
+    /// Run the batch that was written to `into`.
     Run(Candidate),
-    /// Asks again at this time since the epoch, or when something has arrived.
+    /// Poll again at this time since the epoch, or when a job arrives.
     WaitUntil(Duration),
-    /// Nothing waits any more.
+    /// No job waits.
     Nothing,
 }
 
@@ -184,18 +185,18 @@ pub(super) struct Queue {
     outbox: Outbox,
     batcher: Batcher,
     waiting: HashMap<RequestId, Job>,
-    /// Inputs that were taken in since it was last told who waits.
+    /// Inputs received since the waiting jobs were last reported.
     taken_in: ByClass,
     forecast: Arc<Forecast>,
     epoch: Instant,
     stopping: bool,
-    /// Whether nothing is computed any more, even though somebody waits.
+    /// The flag that cancels all waiting jobs.
     abandoned: Arc<Abandoned>,
     metrics: QueueMetrics,
 }
 
 impl Queue {
-    /// Times of the batcher are since `epoch`; at most `slots` jobs wait, until they are `abandoned`.
+    /// The batcher's times are since `epoch`. There is capacity for `slots` waiting jobs; all are dropped once `abandoned`.
     pub(super) fn new(
         outbox: Outbox,
         batcher: Batcher,
@@ -218,7 +219,7 @@ impl Queue {
         }
     }
 
-    /// Decides what a runner that takes a batch does now. Does not block.
+    /// Decides what a runner that is free for a batch does now. Does not block.
     pub(super) fn next(&mut self, into: &mut Vec<Job>) -> Next {
         self.take_in();
         self.withdraw();
@@ -238,18 +239,18 @@ impl Queue {
         }
     }
 
-    /// Whether nothing waits; what has arrived does.
+    /// Whether no job waits, after receiving what has arrived.
     pub(super) fn is_empty(&mut self) -> bool {
         self.take_in();
         self.waiting.is_empty()
     }
 
-    /// Whether nothing will arrive any more.
+    /// Whether no more jobs will arrive.
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping
     }
 
-    /// Takes in what arrives next; blocks until something has.
+    /// Receives the next message; blocks until there is one.
     pub(super) fn wait_for_more(&mut self) {
         match self.outbox.receiver.recv() {
             Ok(message) => self.accept(message),
@@ -257,30 +258,30 @@ impl Queue {
         }
     }
 
-    /// Takes in what arrives until `at` since the epoch, and returns as soon as something has.
+    /// Receives the next message; waits for it until `at` since the epoch at most.
     pub(super) fn wait_until(&mut self, at: Duration) {
         self.wait(at.saturating_sub(self.epoch.elapsed()));
     }
 
-    /// Takes in what arrives during `time` at most, and returns as soon as something has.
+    /// Receives the next message; waits for it for `time` at most.
     pub(super) fn wait(&mut self, time: Duration) {
         match self.outbox.receiver.recv_timeout(time) {
             Ok(message) => self.accept(message),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
-                // Nothing will arrive any more; what waits still waits for its time.
+                // No more jobs will arrive; the waiting ones still wait until the batcher's time.
                 self.stopping = true;
                 std::thread::sleep(time);
             }
         }
     }
 
-    /// Jobs that wait.
+    /// Number of jobs that wait.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Learns how long a batch took.
+    /// Corrects the cost model by the `time` that a batch took.
     pub(super) fn observe(&mut self, candidate: &Candidate, time: Duration) {
         tracing::debug!(
             batch_size = candidate.batch_size,
@@ -295,17 +296,17 @@ impl Queue {
         }
     }
 
-    /// What batches cost, as far as is known.
+    /// The current cost model.
     pub(super) fn costs(&self) -> &CostModel {
         self.batcher.cost_model()
     }
 
-    /// What a batch is predicted to take.
+    /// The predicted time of a batch.
     pub(super) fn predict(&self, candidate: &Candidate) -> Duration {
         self.costs().cost(candidate).as_duration()
     }
 
-    /// Tells who waits now.
+    /// Reports the waiting jobs.
     fn tell(&mut self) {
         let taken_in = std::mem::take(&mut self.taken_in);
         self.outbox.waiting.worker_has(self.waiting.values().collect(), taken_in);
@@ -340,7 +341,7 @@ impl Queue {
         }
     }
 
-    /// Drops the jobs whose time is over or for which nobody waits, or all when they are abandoned.
+    /// Drops the jobs whose deadline has passed or that no client waits for, or all once they are abandoned.
     fn withdraw(&mut self) {
         let (abandoned, all, now) = (self.abandoned.is_said(), self.waiting.len(), Instant::now());
         let Self { batcher, waiting, forecast, metrics, .. } = self;
@@ -360,7 +361,7 @@ impl Queue {
         }
     }
 
-    /// Drops the jobs of a batch that was given up.
+    /// Drops the jobs of a cancelled batch.
     pub(super) fn give_up(&self, batch: Vec<Job>) {
         let (abandoned, now) = (self.abandoned.is_said(), Instant::now());
         for job in batch {
@@ -370,8 +371,8 @@ impl Queue {
     }
 }
 
-/// Tells the client of a job that will not be computed, if there is one. One that has its answer has not gone: another
-/// input of its request failed.
+/// Ends a job that will not be computed: fails it when all are abandoned, else counts its client as gone. A client that
+/// was answered has not gone: another input of its request failed.
 fn give_up(job: &Job, abandoned: bool, metrics: &QueueMetrics) {
     if abandoned {
         job.ticket.fail(EngineError::Stopping);
@@ -398,7 +399,7 @@ pub(super) mod tests {
         },
     };
 
-    /// Of batches of one, which take a second each.
+    /// A forecast of batches of one, which take a second each.
     pub(in crate::engine) fn forecast() -> Arc<Forecast> {
         let (config, cost) = batching();
         Arc::new(Forecast::new(Instant::now(), &config, cost, DeviceTurns::default().join()))
@@ -416,7 +417,7 @@ pub(super) mod tests {
         (job, client)
     }
 
-    /// The same on these terms, which is inside.
+    /// The same on these terms, with its entry in the forecast.
     pub(in crate::engine) fn job_of(
         forecast: &Arc<Forecast>,
         terms: Terms,

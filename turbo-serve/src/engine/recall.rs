@@ -1,9 +1,9 @@
-//! From tokens to the answer, or to the queue: what is known is not computed again.
+//! The cache lookup between tokens and queue: a known answer is not computed again.
 //!
-//! In: all inputs of a request, as the model reads them, on the thread that made the last of them. Out: those whose rows
-//! are in memory are answered here and now, those that are being computed for somebody else wait for that, and the rest
-//! goes to the worker together, if that is predicted to be done in time; where answers are kept behind memory, too, after a
-//! look there, which another thread takes. So a known input takes no place in a batch, and waits for none.
+//! In: all encoded inputs of a request, on the thread that encoded the last of them. Out: inputs whose rows are in
+//! memory are answered at once; those that are being computed for another request wait for that; the rest goes to the
+//! worker together, if it is predicted to be done in time. Where answers are also kept behind memory, another thread
+//! looks there first. So a known input takes no place in a batch, and waits for none.
 
 use std::{sync::Arc, time::Instant};
 
@@ -27,11 +27,11 @@ pub(super) struct Recall {
     metrics: Arc<RecallMetrics>,
 }
 
-/// The answers of one model, those there are and those to come.
+/// The cached answers of one model, and the promised ones.
 pub(super) struct Known {
     scope: Scope,
     rows: RowLens,
-    /// Whether there may be some behind memory.
+    /// Whether answers may also be kept behind memory.
     behind: bool,
     promises: Arc<Promises>,
 }
@@ -48,8 +48,8 @@ impl Recall {
         Self { inbox, known, forecast, metrics: Arc::new(RecallMetrics::new(label, observer)) }
     }
 
-    /// Sees to it that the inputs of `ticket` are answered, or that it is told that they would be too late, or that there is
-    /// no room for the answer.
+    /// Answers the inputs of `ticket` from the cache or has them computed. Fails the ticket where the answer has no
+    /// room or would be too late.
     pub(super) fn answer(&self, ticket: &Arc<Ticket>, encoded: Vec<Encoded>) {
         if let Err(no_room) = ticket.hold(&encoded) {
             return ticket.fail(no_room);
@@ -78,8 +78,8 @@ impl Recall {
     }
 }
 
-/// Has the worker compute `missing`, which is all that has to be computed of a request, unless it would be too late; `count`
-/// sees what is let in.
+/// Submits `missing`, all jobs of a request that have to be computed, unless the answer would be too late; `count` is
+/// called with the jobs that are admitted.
 fn compute(
     forecast: &Forecast,
     inbox: &Inbox,
@@ -100,8 +100,8 @@ fn compute(
 }
 
 impl Known {
-    /// The answers that `cache` has of a model with these rows; those behind memory where its `fingerprint` is known.
-    /// What nobody answers any more comes to `inbox` if `forecast` lets it.
+    /// The answers that `cache` has of a model with these rows; those behind memory only where its `fingerprint` is
+    /// known. Jobs of a broken promise are sent to `inbox` if `forecast` admits them.
     pub(super) fn new(
         cache: ResponseCache,
         fingerprint: Option<&str>,
@@ -114,7 +114,7 @@ impl Known {
         Self { scope, rows, behind, promises: Arc::new(Promises::new(cache, inbox, forecast)) }
     }
 
-    /// Answers `job`, or has it wait for its answer, or gives it back with the promise that it is answered.
+    /// Answers `job`, or has it wait for a promised answer; else returns it with a promise of its own.
     fn recall(&self, job: Job, metrics: &RecallMetrics) -> Option<Job> {
         let tokens = job.tokens();
         match self.promises.ask(self.key(&job), job) {
@@ -131,7 +131,8 @@ impl Known {
         }
     }
 
-    /// Has what is found behind memory answered, and the rest, which may be nothing, computed, by whom that call comes from.
+    /// Looks for `jobs` behind memory. The thread that calls back answers what was found, and passes the rest, which
+    /// may be empty, to `compute`.
     fn look_behind(
         &self,
         jobs: Vec<Job>,
@@ -157,7 +158,7 @@ impl Known {
         self.promises.cache().look_behind(wanted, Box::new(answer));
     }
 
-    /// Values of the rows that `job` wants.
+    /// Number of values of the rows that `job` wants.
     fn len(&self, job: &Job) -> usize {
         let (rows, row_len) = match job.rows() {
             Rows::Pooled => (1, self.rows.pooled),
@@ -167,8 +168,8 @@ impl Known {
         rows * row_len.unwrap_or(0)
     }
 
-    /// The key of all that the rows of `job` depend on, and of nothing else: no token types are token types of 0, and what
-    /// is selected matters where those rows are wanted.
+    /// The key over all that the rows of `job` depend on, and nothing else: token types of 0 count as none, and the
+    /// selection counts only where selected rows are wanted.
     fn key(&self, job: &Job) -> Key {
         let Encoded { input_ids, token_type_ids, selected } = &job.encoded;
         let types: &[u32] = if token_type_ids.iter().all(|&id| id == 0) { &[] } else { token_type_ids };

@@ -1,16 +1,16 @@
-//! Memory that models of this process have reserved and not touched yet: the system takes it for free.
+//! Memory that models of this process have reserved and not touched yet: the system still counts it as free.
 //!
 //! In: what each model reserves, and how much of that its batches have used. Out: the bytes that another model must not
-//! count on. A device with memory of its own gives what it reserves at once; there, too, nobody else may look between a look
-//! at what is free and taking it ([`planning`]).
+//! count on. A device with its own memory allocates at once what is reserved. There, too, no other model may read the
+//! free memory between this model's reading and its reservation ([`planning`]).
 
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// Held from a look at the memory that is free until what was planned of it is reserved: models that start at the same time
-/// must not count on the same bytes.
+/// The process-wide lock to hold from reading the free memory until the planned part is reserved: models that start at
+/// the same time must not count on the same bytes.
 pub(super) fn planning() -> MutexGuard<'static, ()> {
     static PLANNING: Mutex<()> = Mutex::new(());
     // It guards no value that a panic could leave half-made.
@@ -23,14 +23,14 @@ struct Ledger(AtomicU64);
 
 static OF_THE_PROCESS: Ledger = Ledger(AtomicU64::new(0));
 
-/// What one model has reserved; nothing when it is dropped.
+/// What one model has reserved; released when dropped.
 #[derive(Debug)]
 pub(super) struct Reserved {
     ledger: &'static Ledger,
     bytes: u64,
     /// The largest share of them that a batch has used.
     touched: f64,
-    /// What of them is in the ledger.
+    /// Bytes that it has entered in the ledger: those not touched.
     entered: u64,
 }
 
@@ -45,13 +45,13 @@ impl Reserved {
         Self { ledger, bytes: 0, touched: 0.0, entered: 0 }
     }
 
-    /// It has so many bytes from now on, none of them touched.
+    /// Sets the model's reserved bytes, none of them touched.
     pub(super) fn set(&mut self, bytes: u64) {
         (self.bytes, self.touched) = (bytes, 0.0);
         self.enter();
     }
 
-    /// A batch uses about this share of them: activations grow as tokens do.
+    /// Records that a batch uses about this share of the bytes: activations grow with tokens.
     pub(super) fn touched(&mut self, share: f64) {
         if share > self.touched {
             self.touched = share.min(1.0);
@@ -59,7 +59,7 @@ impl Reserved {
         }
     }
 
-    /// Bytes that others have reserved and not touched.
+    /// Bytes that other models have reserved and not touched.
     pub(super) fn of_others(&self) -> u64 {
         self.ledger.0.load(Relaxed).saturating_sub(self.entered)
     }

@@ -1,4 +1,4 @@
-//! The engine itself: it admits requests, has them made into tokens, and waits for their answers.
+//! The engine itself: it admits requests, sends them to the tokenizer and the worker, and waits for their answers.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -39,8 +39,8 @@ use super::{
 
 /// A model, its queue and its threads. Clones are handles to the same engine.
 ///
-/// When the last handle is dropped, what was accepted is still computed, and the threads end; [`Engine::stop`] waits
-/// for that.
+/// When the last handle is dropped, the threads finish the work that they have and end; [`Engine::stop`] waits for
+/// that.
 #[derive(Clone)]
 pub struct Engine(Arc<Shared>);
 
@@ -49,18 +49,18 @@ struct Shared {
     health: Arc<HealthCell>,
     admission: Admission,
     forecast: Arc<Forecast>,
-    /// What every request is promised.
+    /// The deadline of every request that names none, counted from its arrival.
     slo: Option<Duration>,
     encoders: Encoders,
     metrics: TaskMetrics,
     observer: Arc<Observer>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Whether what was accepted is not computed any more.
+    /// The flag that cancels all accepted requests.
     abandoned: Arc<Abandoned>,
 }
 
 impl Engine {
-    /// Builds the model, measures what its batches cost, and starts the threads. Blocks until requests are answered.
+    /// Builds the model, measures what its batches cost, and starts the threads. Blocks until requests can be served.
     ///
     /// # Errors
     /// [`StartError`]: limits that contradict each other, or a model that cannot be built or run.
@@ -120,8 +120,8 @@ impl Engine {
         })))
     }
 
-    /// Refuses new requests, waits until all accepted ones are answered, and ends the threads. A second call waits for
-    /// the same; [`Engine::abandon`] makes an end of it.
+    /// Rejects new requests, waits until all accepted ones are answered, and ends the threads. A second call waits for
+    /// the same; [`Engine::abandon`] cuts the wait short.
     pub async fn stop(&self) {
         self.0.health.set(Health::Stopping);
         self.0.admission.drain().await;
@@ -132,13 +132,13 @@ impl Engine {
             let mut threads = shared.threads.lock().unwrap_or_else(PoisonError::into_inner);
             threads.drain(..).for_each(|thread| drop(thread.join()));
         };
-        // Joining blocks, if only for the time a thread takes to end; the runtime may be gone at shutdown.
+        // Joining blocks until the threads have ended. At shutdown the runtime may be gone.
         drop(tokio::task::spawn_blocking(join).await);
     }
 
-    /// Gives up what was accepted: whoever waits is told at once that the server is stopping. No further text is made
-    /// into tokens, and a running batch ends at its next layer, where its device computes layer by layer. New requests
-    /// are refused; [`Engine::stop`] ends with the texts that were begun.
+    /// Cancels all accepted requests: they fail at once with [`EngineError::Stopping`]. No further text is tokenized,
+    /// and a running batch ends at its next layer, where its device checks between layers. New requests are rejected.
+    /// [`Engine::stop`] then waits only for the texts and the batch in progress.
     pub fn abandon(&self) {
         self.0.health.set(Health::Stopping);
         self.0.abandoned.say();
@@ -150,8 +150,8 @@ impl Engine {
         let (Urgency { deadline, priority }, comes_again) = (request.urgency, request.comes_again);
         let terms = Terms::new(Instant::now(), deadline, shared.slo, priority);
         let answer = match deadline {
-            // Before anything that is said at once, such as that there is no room: whoever waits for room would never hear
-            // of it.
+            // Checked before admission: a caller that retries an `Overloaded` would otherwise never see that its time
+            // is over.
             Some(deadline) if deadline <= terms.started => Err(terms.expired()),
             Some(deadline) => tokio::time::timeout_at(deadline.into(), self.answer_on(request, terms))
                 .await
@@ -183,7 +183,8 @@ impl Engine {
         let may_be_known = shared.info.cache_bytes.is_some();
         let inside = shared.forecast.enter(terms, inputs.len(), may_be_known)?;
         let mut accepted = shared.metrics.accepted(inputs.len() as u64);
-        // Who comes again may be refused yet; whose time is over before that, or who goes, was let in.
+        // A request that retries may still be rejected, and is then not counted. If its deadline passes before that, or
+        // its client goes, it counts as accepted.
         if !comes_again {
             accepted.count();
         }
@@ -237,7 +238,7 @@ impl Infer for Engine {
     }
 
     fn has_room(&self, inputs: usize) -> bool {
-        // whoever asks is told that it stops
+        // when stopping, let the caller go on to the request, which fails with `Stopping`
         self.health() == Health::Stopping || self.0.admission.has_room(inputs, Instant::now())
     }
 
@@ -251,7 +252,7 @@ impl Infer for Engine {
 
     fn observed(&self) -> Option<Observed> {
         let observed = self.0.observer.look(self.0.forecast.until_empty());
-        self.0.encoders.wake(); // it may sleep, and has something to tell
+        self.0.encoders.wake(); // a sleeping worker then reports costs and plans for the next look
         Some(observed)
     }
 }
@@ -263,7 +264,7 @@ impl fmt::Debug for Engine {
 }
 
 impl Shared {
-    /// What can be said of a request before anything is reserved for it; gives the width of the model's rows.
+    /// Checks a request before anything is reserved for it; returns the width of the model's rows.
     fn check(&self, request: &InferRequest) -> Result<usize, EngineError> {
         self.check_count(request.inputs.len())?;
         let model = &self.info.model;
@@ -291,12 +292,12 @@ impl Shared {
         self.admission.reserve(u32::try_from(inputs).unwrap_or(u32::MAX), comes, Instant::now())
     }
 
-    /// The same for what is not for the model.
+    /// Reserves slots for a request that does not run the model.
     fn reserve_aside(&self, inputs: usize) -> Result<OwnedSemaphorePermit, EngineError> {
         self.reserve(inputs, Comes::Again).inspect_err(|error| self.metrics.failed(error))
     }
 
-    /// The answer, even if nobody is left to give one, or it is given up.
+    /// Waits for the answer; an error if its sender is dropped, or when requests are abandoned.
     async fn received<T>(&self, reply: Receiver<T>) -> Result<Vec<T>, EngineError> {
         tokio::select! {
             biased;
@@ -317,7 +318,7 @@ fn characters(input: &Input) -> usize {
     }
 }
 
-/// All that the worker's thread is born with.
+/// What the worker's thread starts with.
 struct WorkerStart {
     model: Model,
     config: EngineConfig,
@@ -330,8 +331,7 @@ struct WorkerStart {
 }
 
 impl WorkerStart {
-    /// Starts the thread and waits until its model is warm, or has failed; gives the largest batch, and what is
-    /// predicted.
+    /// Starts the thread and waits until its model is warm, or has failed; returns the largest batch and the forecast.
     fn spawn(self) -> Result<(JoinHandle<()>, Capacity, Arc<Forecast>), StartError> {
         let (ready, is_ready) = mpsc::sync_channel(1);
         let thread = std::thread::Builder::new().name("turbo-worker".into());
@@ -343,7 +343,7 @@ impl WorkerStart {
             if let Ok(worker) = worker
                 && ready.send(Ok((worker.capacity, Arc::clone(&worker.forecast)))).is_ok()
             {
-                // A batch that panics is caught where it runs; this is for the worker's own mistakes.
+                // A batch's panic is caught where it runs; this one is for bugs of the worker itself.
                 if catch_unwind(AssertUnwindSafe(|| worker.run())).is_err() {
                     tracing::error!("the worker has ended, no request can be answered any more");
                 }
@@ -427,7 +427,7 @@ impl WorkerStart {
         })
     }
 
-    /// Where costs measured for this model are kept, if they are.
+    /// The file that keeps the costs measured for this model; `None` without a folder or an identity.
     fn cost_cache(&self, measured: Capacity) -> Option<CostCache> {
         let Model { info, layout, identity, .. } = &self.model;
         let (dir, computes) = (self.config.cost_cache.as_deref()?, identity.as_deref()?);

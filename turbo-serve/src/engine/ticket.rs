@@ -1,4 +1,4 @@
-//! One request on its way: what its inputs share, and where its answers are gathered.
+//! One request in progress: what its inputs share, and where their answers are gathered.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{AnswerRoom, Encoded, EngineError, OutputKind, forecast::Place};
 
-/// What the worker made of one input.
+/// The answer to one input, computed or found in a cache.
 #[derive(Debug)]
 pub(super) struct Answer {
     /// `[rows, row_len]`, as the model leaves them.
@@ -20,11 +20,10 @@ pub(super) struct Answer {
     pub inference: Duration,
 }
 
-/// The way back to a client, who gets what all inputs of its request became, in their order, or the first error.
+/// The channel back to a client, for the results of all inputs of its request, in their order, or the first error.
 ///
-/// It holds the slots of the request, which go back before the answer leaves: a client that sends its next request on
-/// receiving it must find them free. When the last owner drops it unanswered, the receiver learns that there will be no
-/// answer.
+/// It holds the slots of the request and releases them before it sends the answer: a client that sends its next request
+/// on receiving it must find them free. If it is dropped unanswered, the receiver gets a closed channel.
 #[derive(Debug)]
 pub(super) struct Reply<T>(Option<(Sender<T>, OwnedSemaphorePermit)>);
 
@@ -39,7 +38,7 @@ impl<T> Reply<T> {
         (Self(Some((sender, slots))), receiver)
     }
 
-    /// Whether nobody waits any more: the client has gone, or has its answer.
+    /// Whether the client no longer waits: it has gone, or was answered.
     pub(super) fn is_withdrawn(&self) -> bool {
         self.0.as_ref().is_none_or(|(sender, _)| sender.is_closed())
     }
@@ -49,11 +48,11 @@ impl<T> Reply<T> {
         self.0.is_none()
     }
 
-    /// Answers, unless that was done before.
+    /// Sends the answer, unless one was sent before.
     pub(super) fn send(&mut self, answer: Result<Vec<T>, EngineError>) {
         if let Some((sender, slots)) = self.0.take() {
             drop(slots);
-            // The client may have gone in this very moment; then nobody misses the answer.
+            // Fails if the client has just gone, and then the answer is not needed.
             drop(sender.send(answer));
         }
     }
@@ -64,7 +63,7 @@ impl<T> Reply<T> {
 pub(super) struct Ticket {
     pub place: Arc<Place>,
     pub output: OutputKind,
-    /// Who holds its answer, and the values of one row.
+    /// The room that its answer is held in, and the number of values of one row.
     room: (AnswerRoom, usize),
     open: Mutex<Open>,
 }
@@ -73,7 +72,7 @@ pub(super) struct Ticket {
 struct Open {
     answers: Vec<Option<Answer>>,
     missing: usize,
-    /// Values of its rows that are held.
+    /// Number of values of its rows that are held in the room.
     held: usize,
     reply: Reply<Answer>,
 }
@@ -91,12 +90,15 @@ impl Ticket {
         (Self { place, output, room: (AnswerRoom::default(), 0), open }, receiver)
     }
 
-    /// The same where its answer, of rows of `row_len` values, is held in `room`.
+    /// The same ticket, with its answer held in `room`, in rows of `row_len` values.
     pub(super) fn held_in(self, room: AnswerRoom, row_len: usize) -> Self {
         Self { room: (room, row_len), ..self }
     }
 
-    /// Has the rows that answer `inputs` held.
+    /// Reserves room for the rows that answer `inputs`.
+    ///
+    /// # Errors
+    /// Those of [`AnswerRoom::hold`].
     pub(super) fn hold(&self, inputs: &[Encoded]) -> Result<(), EngineError> {
         let rows = |input: &Encoded| match self.output {
             OutputKind::Pooled { .. } => 1,
@@ -110,23 +112,23 @@ impl Ticket {
         Ok(())
     }
 
-    /// Answers the whole request with an error before any of it is computed: nothing is held of it, even if it comes again.
+    /// Fails the whole request before any of it is computed, and releases its room in case it is retried.
     pub(super) fn refuse(&self, error: EngineError) {
         self.room.0.let_go(std::mem::take(&mut self.lock().held));
         self.fail(error);
     }
 
-    /// When its request came.
+    /// When its request arrived.
     pub(super) fn started(&self) -> Instant {
         self.place.terms().started
     }
 
-    /// Whether nobody waits any more.
+    /// Whether its client no longer waits: it has gone, or was answered.
     pub(super) fn is_withdrawn(&self) -> bool {
         self.lock().reply.is_withdrawn()
     }
 
-    /// Whether the client has its answer, be it an error.
+    /// Whether an answer was sent, be it an error.
     pub(super) fn is_answered(&self) -> bool {
         self.lock().reply.is_answered()
     }
@@ -144,7 +146,7 @@ impl Ticket {
         }
     }
 
-    /// Answers the whole request with an error, unless it has an answer.
+    /// Fails the whole request, unless it was answered.
     pub(super) fn fail(&self, error: EngineError) {
         let mut open = self.lock();
         self.place.ends();

@@ -1,8 +1,8 @@
-//! A device that several engines share: where their workers wait for their turn.
+//! A device that several engines share: their workers wait here for their turns.
 //!
-//! [`Turns`] of turbo-sched decides whose turn it is; here are the lock, the waiting and the clock. A turn lasts from when
-//! a batch is submitted to when it is done, and what the device was busy for is counted to who had it, once: turns of one
-//! seat may overlap, for its next batch stands ready behind the one that runs.
+//! [`Turns`] of turbo-sched decides which engine is next; here are the lock, the waiting and the clock. A turn lasts
+//! from submitting a batch until it is done. The device's busy time is charged to the engine that has it, once: turns
+//! of one seat may overlap, since its next batch is submitted behind the running one.
 
 use std::{
     fmt,
@@ -12,43 +12,43 @@ use std::{
 
 use turbo_sched::{Member, Sharers, Turns};
 
-/// The turns of one device. Clones are handles to the same; one that is shared with nobody makes nobody wait.
+/// The turns of one device. Clones are handles to the same device; an engine that has it alone never waits.
 #[derive(Clone, Default)]
 pub struct DeviceTurns(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Told when somebody else may be next.
+    /// Notified when another engine may be next.
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     turns: Turns,
-    /// Up to when what the device was busy for is counted; `None` while it is free.
+    /// Until when the device's busy time is charged; `None` while it is free.
     busy_since: Option<Instant>,
-    /// When who has the device is predicted to be done with it; `None` while nobody says.
+    /// When the device is predicted to be free; `None` while that is not reported.
     busy_until: Option<Instant>,
 }
 
-/// A place among those who share a device; clones are handles to the same. It costs the others nothing while it asks for
-/// nothing.
+/// One engine's place among those that share a device; clones are handles to the same. It does not delay the others
+/// while it asks for no turn.
 #[derive(Clone)]
 pub struct Seat(Arc<Place>);
 
-/// Leaves when all handles to the seat, and all of its turns, are gone.
+/// Leaves the device when all handles to the seat, and all of its turns, are dropped.
 struct Place {
     device: Arc<Shared>,
     member: Member,
 }
 
-/// The device, until this is dropped: from submitting a batch to its end.
+/// The right to use the device until this is dropped: from submitting a batch until it is done.
 #[must_use = "the turn ends when it is dropped"]
 pub struct Turn(Arc<Place>);
 
 impl DeviceTurns {
-    /// A place of one's own.
+    /// A new seat.
     #[must_use]
     pub fn join(&self) -> Seat {
         let device = Arc::clone(&self.0);
@@ -58,7 +58,8 @@ impl DeviceTurns {
 }
 
 impl Seat {
-    /// Waits for a turn: while others have the device, and those who have used it less go first.
+    /// Waits for a turn: until the other engines' turns are over, and those that have used the device less have gone
+    /// first.
     pub fn take(&self) -> Turn {
         let Place { device, member } = &*self.0;
         let mut state = device.lock();
@@ -69,7 +70,7 @@ impl Seat {
         self.begin(state)
     }
 
-    /// A turn, if it can begin now; behind one of the same seat only while nobody else waits.
+    /// A turn, if it can begin now; behind one of the same seat only while no other seat waits.
     #[must_use]
     pub fn try_take(&self) -> Option<Turn> {
         let Place { device, member } = &*self.0;
@@ -84,7 +85,7 @@ impl Seat {
         None
     }
 
-    /// Predicted time until whoever has the device is done with it, and who else wants it just now.
+    /// Predicted time until the device is free, and the other engines that use it or wait for it now.
     pub(super) fn outlook(&self) -> (Duration, Sharers) {
         let Place { device, member } = &*self.0;
         let state = device.lock();
@@ -100,7 +101,7 @@ impl Seat {
 }
 
 impl Turn {
-    /// It is predicted to end after this time.
+    /// Reports that the device is predicted to be free after this time.
     pub(super) fn lasts(&self, time: Duration) {
         self.0.device.lock().busy_until = Instant::now().checked_add(time);
     }
@@ -128,7 +129,7 @@ impl Drop for Place {
 }
 
 impl Shared {
-    /// What a panic leaves behind is whole: nothing between two changes can panic.
+    /// A poisoned lock still guards a whole value: nothing between two changes can panic.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

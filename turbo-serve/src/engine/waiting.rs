@@ -1,7 +1,8 @@
 //! How many inputs wait for a batch, and since when the oldest does.
 //!
-//! They are counted from when they are sent to the worker to when it takes them for a batch. It may be busy for as long as
-//! a batch takes, so what was sent and not taken in is counted here, beside what the worker says that it has.
+//! An input counts from when it is sent to the worker until the worker takes it for a batch. The worker may be busy for
+//! as long as a batch takes, so inputs sent and not yet received are counted here, beside those that the worker
+//! reports.
 
 use std::{
     collections::VecDeque,
@@ -14,10 +15,10 @@ use metrics::{Gauge, gauge};
 use super::{Priority, queue::Job};
 use crate::metric_names as names;
 
-/// Inputs of each class.
+/// Number of inputs of each priority class.
 pub(super) type ByClass = [usize; Priority::ALL.len()];
 
-/// Inputs that wait, and the metrics that say so.
+/// Counts the inputs that wait, and sets the metrics of them.
 pub(super) struct Waiting {
     state: Mutex<State>,
     all: Gauge,
@@ -26,15 +27,16 @@ pub(super) struct Waiting {
 
 #[derive(Default)]
 struct State {
-    /// What was sent, and the worker has not taken in.
+    /// Inputs sent that the worker has not received.
     sent: ByClass,
-    /// Since when each of those waits, as they were sent: the worker takes them in so, but for who sends at the same moment.
+    /// Since when each of those waits, in the order of sending. The worker receives them in this order, except those
+    /// that two threads send at the same moment.
     sent_since: VecDeque<Instant>,
-    /// What the worker has.
+    /// Inputs that the worker has.
     held: Held,
 }
 
-/// Inputs that the worker has, and no batch has taken.
+/// Inputs that the worker has received and not yet put into a batch.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Held {
     inputs: ByClass,
@@ -53,7 +55,7 @@ impl<'a> FromIterator<&'a Job> for Held {
 }
 
 impl Waiting {
-    /// Those of the model with this label.
+    /// Counts for the model with this label.
     pub(super) fn new(label: Option<&str>) -> Self {
         let of = |class: Priority| {
             gauge!(names::PRIORITY_QUEUE_SIZE, names::labels(label, [(names::PRIORITY, class.name())]).iter())
@@ -65,7 +67,7 @@ impl Waiting {
         }
     }
 
-    /// These are about to be sent; gives how many they are.
+    /// Counts jobs that are about to be sent; returns how many of each class they are.
     pub(super) fn sends(&self, jobs: &[Job]) -> ByClass {
         let Held { inputs, .. } = jobs.iter().collect();
         self.change(|state| {
@@ -75,12 +77,12 @@ impl Waiting {
         inputs
     }
 
-    /// So many could not be sent.
+    /// Takes back inputs that could not be sent.
     pub(super) fn takes_back(&self, inputs: ByClass) {
         self.change(|state| state.received(inputs));
     }
 
-    /// The worker has taken in so many of what was sent, and has these now.
+    /// The worker has received `taken_in` of the inputs sent, and now has `held`.
     pub(super) fn worker_has(&self, held: Held, taken_in: ByClass) {
         self.change(|state| {
             state.received(taken_in);
@@ -88,13 +90,13 @@ impl Waiting {
         });
     }
 
-    /// Inputs of each class, and since when the oldest waits.
+    /// Number of waiting inputs of each class, and since when the oldest waits.
     pub(super) fn look(&self) -> (ByClass, Option<Instant>) {
         let state = self.lock();
         (state.inputs(), earlier(state.sent_since.iter().min().copied(), state.held.oldest))
     }
 
-    /// The metrics are set under the lock, so that the last one is right.
+    /// Sets the metrics under the lock, so that they end with the latest state.
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.lock();
         change(&mut state);
@@ -122,7 +124,7 @@ impl State {
     }
 }
 
-/// Counts more inputs.
+/// Adds `inputs` to `to`, class by class.
 pub(super) fn add(to: &mut ByClass, inputs: ByClass) {
     to.iter_mut().zip(inputs).for_each(|(all, more)| *all += more);
 }
@@ -154,7 +156,7 @@ mod tests {
         assert_eq!(waiting.look(), ([0, 2, 0], Some(first)));
         waiting.worker_has(Held::default(), one);
         assert_eq!(waiting.look(), ([0, 1, 0], Some(then)), "the worker is done with the first");
-        // One whose promise was broken is sent again, and has waited for longer.
+        // A job whose promise was broken is sent again, and has waited longer than those sent before it.
         send(first);
         assert_eq!(waiting.look(), ([0, 2, 0], Some(first)));
         waiting.worker_has(Held::default(), [0, 2, 0]);

@@ -1,14 +1,14 @@
 //! The thread that computes: it owns the runner, the queue and all mutable state of a model.
 //!
-//! Where the runner's device computes by itself, the next batch is formed and submitted while one runs, shortly before that
-//! is predicted to be done: so the device finds it, and it takes in what has arrived until then.
+//! Where the runner's device computes asynchronously, the next batch is formed and submitted while one runs, shortly
+//! before that one is predicted to be done: so the device does not wait, and the batch includes what has arrived until
+//! then.
 //!
 //! Engines that share a device take turns, batch by batch.
 //!
-//! A batch that fails costs its own requests and nothing else; one for which nobody waits any more is given up at its next
-//! layer. After a panic the runner is built anew, for what it leaves behind is not trusted, and the batches that it had
-//! fail; where that is in vain it is tried again for whoever comes, and now and then for nobody. Where the device is lost,
-//! all batches fail, at once.
+//! A batch that fails fails its own requests only. A batch that no client waits for is cancelled at its next layer.
+//! After a panic the runner's state is not trusted: its batches fail, and it is rebuilt. Where the rebuild fails it is
+//! retried when a request arrives, and after a pause without one. Where the device is lost, all batches fail at once.
 
 use std::{
     any::Any,
@@ -35,24 +35,24 @@ use super::{
     runner::{DeviceLost, Progress, Runner},
 };
 
-/// How long the worker listens for new requests between two looks at a batch that a device computes.
+/// How long the worker waits for new requests between two polls of a running batch.
 const POLL_EVERY: Duration = Duration::from_micros(50);
 
-/// For how long a runner that could not be built anew is not tried again for nobody: twice as long each time, since an
-/// attempt keeps others from planning their memory, up to the second of these; at least as long as the attempt took.
+/// First and longest pause before a failed rebuild is retried without a request. It doubles each time, since an attempt
+/// keeps other models from planning their memory; it is never shorter than the attempt took.
 const PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
 
 pub(super) struct Worker {
-    /// `None` after a panic from which it could not be built anew.
+    /// `None` while it could not be rebuilt after a panic.
     pub runner: Option<Box<dyn Runner>>,
-    /// When that is tried again though nobody comes.
+    /// When the rebuild is retried without a request.
     pub again: Option<Instant>,
-    /// For how long it was left alone the last time.
+    /// The last pause between two rebuilds.
     pub pause: Duration,
-    /// That the device is lost, and why.
+    /// Why the device is lost, if it is.
     pub lost: Option<String>,
     pub build: BuildRunner,
-    /// How long that took, with the memory for its largest batch.
+    /// How long the last build took, the reservation for the largest batch included.
     pub building: Duration,
     pub capacity: Capacity,
     pub queue: Queue,
@@ -61,7 +61,7 @@ pub(super) struct Worker {
     pub health: Arc<HealthCell>,
     pub abandoned: Arc<Abandoned>,
     pub observer: Arc<Observer>,
-    /// What the runner has, the oldest first.
+    /// The batches submitted to the runner, the oldest first.
     pub flights: VecDeque<Flight>,
     /// Its place among the engines that share the device.
     pub seat: Seat,
@@ -69,21 +69,21 @@ pub(super) struct Worker {
     pub memory: MemoryMetrics,
 }
 
-/// A batch that the runner has.
+/// A batch that was submitted to the runner.
 pub(super) struct Flight {
     jobs: Vec<Job>,
     candidate: Candidate,
     /// Inputs that waited when it was formed, its own among them.
     waiting: usize,
-    /// When the runner got to it: when it was submitted, or when the batch before was done.
+    /// When the runner began it: when it was submitted, or when the batch before it was done.
     started: Instant,
     predicted: Duration,
-    /// The device is this engine's until the batch is done; then there is none.
+    /// Its turn on the device; `None` once the batch is done.
     turn: Option<Turn>,
 }
 
 impl Worker {
-    /// Runs batches until told to stop, and all that came before is answered.
+    /// Runs batches until told to stop and all earlier jobs are answered.
     pub(super) fn run(mut self) {
         loop {
             self.tell();
@@ -113,13 +113,13 @@ impl Worker {
         }
     }
 
-    /// Waits until something arrives, or builds a runner that is not there once its pause is over: where only those are sent
-    /// requests who are well, none would ever come.
+    /// Waits until a message arrives, or retries a failed rebuild once its pause is over: a load balancer sends no
+    /// requests to a failing server, so none would trigger the rebuild.
     fn wait_for_more(&mut self) {
         let Some(again) = self.again.filter(|_| self.lost.is_none()) else {
             return self.queue.wait_for_more();
         };
-        // Who only looks wakes it, too: so the pause has an end, and does not begin anew.
+        // Other messages wake the worker, too: so the pause ends at a fixed time and does not start over.
         let pause = again.saturating_duration_since(Instant::now());
         if !pause.is_zero() {
             return self.queue.wait(pause);
@@ -129,8 +129,8 @@ impl Worker {
         }
     }
 
-    /// Runs the next batch where the runner could not be built anew the last time. That is tried first, and takes long:
-    /// meanwhile others may have the device.
+    /// Runs the next batch where the last rebuild failed. It retries the rebuild first, which takes long, so it takes
+    /// its turn on the device after that.
     fn try_again(&mut self) {
         let mut jobs = Vec::new();
         match self.queue.next(&mut jobs) {
@@ -146,8 +146,8 @@ impl Worker {
         }
     }
 
-    /// The device, for another batch, where the runner should get one now. While it is idle that waits for who has the
-    /// device; what arrives meanwhile can still join the batch.
+    /// A turn on the device, where the runner should get another batch now. While the runner is idle this waits for the
+    /// device; jobs that arrive meanwhile can still join the batch.
     fn turn(&self) -> Option<Turn> {
         match self.flights.is_empty() {
             true => Some(self.seat.take()),
@@ -156,20 +156,20 @@ impl Worker {
         }
     }
 
-    /// Whether the runner should get a batch behind those that it has: it would soon be idle.
+    /// Whether the runner should get another batch behind those that it has, because it will soon be idle.
     fn may_submit(&self) -> bool {
         let depth = self.runner.as_ref().map_or(1, |runner| runner.depth());
         self.flights.len() < depth && self.time_left() <= self.lead.time()
     }
 
-    /// Predicted time until all that the runner has is done.
+    /// Predicted time until all submitted batches are done.
     fn time_left(&self) -> Duration {
         let predicted: Duration = self.flights.iter().map(|flight| flight.predicted).sum();
         let started = self.flights.front().map_or(Duration::ZERO, |oldest| oldest.started.elapsed());
         predicted.saturating_sub(started)
     }
 
-    /// Tells those who let requests in, and those who share the device, how long it will be busy.
+    /// Reports to the forecast, and to engines that share the device, how long it will be busy.
     fn report(&self) {
         let time = self.time_left();
         self.forecast.busy_for(time);
@@ -178,7 +178,7 @@ impl Worker {
         }
     }
 
-    /// Gives the runner a batch, which has the device; it was `began` to be formed.
+    /// Submits a batch to the runner, for `turn` on the device; forming it started at `began`.
     fn submit(&mut self, jobs: Vec<Job>, candidate: Candidate, turn: Turn, began: Instant) {
         let predicted = self.queue.predict(&candidate);
         let waiting = self.queue.len() + jobs.len();
@@ -207,7 +207,7 @@ impl Worker {
         guarded(&mut self.runner, |runner| runner.submit(&mut jobs.iter().map(Job::sequence), &mut wanted))
     }
 
-    /// Looks at the oldest batch: answers it when it is done, else listens for a while.
+    /// Polls the oldest batch: answers it when it is done, else waits for messages for [`POLL_EVERY`].
     fn look(&mut self) {
         let now = Instant::now();
         let oldest = self.flights.front_mut().expect("who looks has a batch");
@@ -215,7 +215,7 @@ impl Worker {
         let looked = guarded(&mut self.runner, |runner| {
             let progress = runner.poll()?;
             if progress == Progress::Done {
-                // What is read lies in memory of the runner's own, so others may have the device meanwhile.
+                // Rows are read from the runner's own memory, so another engine may use the device meanwhile.
                 oldest.turn = None;
                 answer(runner, oldest, inference)?;
             }
@@ -231,7 +231,7 @@ impl Worker {
             self.observe(&flight, inference);
         }
         let Flight { jobs, candidate, turn, .. } = flight;
-        drop(turn); // where it was not given back above
+        drop(turn); // if it was not released above
         match looked {
             Err(Failure::Refused(why)) => self.refused(jobs, &why),
             Ok(Progress::Done) => {
@@ -255,7 +255,7 @@ impl Worker {
         }
     }
 
-    /// Writes down a batch that is done, for whoever looks.
+    /// Records a finished batch with the observer.
     fn observe(&self, flight: &Flight, took: Duration) {
         let Flight { jobs, candidate, waiting, started, predicted, .. } = flight;
         let waited = |job: &Job| started.saturating_duration_since(job.encoded_at);
@@ -263,7 +263,7 @@ impl Worker {
         self.observer.ran(Ran { candidate, waiting: *waiting, predicted: *predicted, took, inputs });
     }
 
-    /// Does what takes time for somebody who looks, if somebody does.
+    /// Reports costs and memory plans to the observer, if it was read since the last report. That takes time.
     fn tell(&mut self) {
         let Self { observer, queue, runner, .. } = self;
         if observer.is_looked_at() && runner.is_some() {
@@ -272,13 +272,13 @@ impl Worker {
         }
     }
 
-    /// Fails a batch that the runner refused.
+    /// Fails the jobs of a batch for which the runner returned an error.
     fn refused(&mut self, jobs: Vec<Job>, error: &RunError) {
         self.look_whether_lost(error);
         fail(jobs, &chain(&**error));
     }
 
-    /// Writes down that the device is lost, if that is what `error` says.
+    /// Records that the device is lost, if `error` or a cause of it says so.
     fn look_whether_lost(&mut self, error: &RunError) {
         if self.lost.is_none() && causes(&**error).any(|cause| cause.is::<DeviceLost>()) {
             let why = chain(&**error);
@@ -291,7 +291,7 @@ impl Worker {
         }
     }
 
-    /// Fails all that the runner had, which has panicked, and builds it anew, where that is of use.
+    /// Fails all batches of a runner that has panicked, and rebuilds it unless the device is lost.
     fn start_over(&mut self, why: &str) {
         let why = format!("the batch panicked: {why}");
         self.flights.drain(..).for_each(|flight| fail(flight.jobs, &why));
@@ -302,8 +302,8 @@ impl Worker {
         }
     }
 
-    /// Replaces the runner. The old one goes first, so that the memory suffices, and no model that is loaded meanwhile counts
-    /// on what it had.
+    /// Rebuilds the runner. The old one is dropped first, so that memory suffices; the planning lock is held, so that
+    /// no model that is loaded meanwhile counts on that memory.
     fn rebuild(&mut self) -> Result<(), RunError> {
         let started = Instant::now();
         self.forecast.busy_for(self.building);
@@ -334,7 +334,7 @@ impl Worker {
     }
 }
 
-/// How long no attempt is made for nobody after one that took so long, where it was `last` before.
+/// The pause after a failed rebuild that took `attempt`, where the pause before was `last`.
 fn pause_after(last: Duration, attempt: Duration) -> Duration {
     let [least, most] = PAUSES;
     (2 * last).clamp(least, most).max(attempt)
@@ -342,13 +342,17 @@ fn pause_after(last: Duration, attempt: Duration) -> Duration {
 
 /// Why a batch has no answers.
 enum Failure {
-    /// The runner said so, and can be used on.
+    /// The runner returned an error, and can still be used.
     Refused(RunError),
-    /// What the runner is now nobody knows.
+    /// The runner panicked; its state is unknown.
     Panicked(String),
 }
 
-/// Does `work` with the runner, which may panic. What it changes is the runner, which is built anew after that.
+/// Does `work` with the runner, and catches its panic. Only the runner's state can be broken by that, and it is
+/// rebuilt.
+///
+/// # Panics
+/// If there is no runner.
 fn guarded<T>(
     runner: &mut Option<Box<dyn Runner>>,
     work: impl FnOnce(&mut dyn Runner) -> Result<T, RunError>,
@@ -364,7 +368,7 @@ fn fail(jobs: Vec<Job>, why: &str) {
     jobs.into_iter().for_each(|job| job.ticket.fail(EngineError::Backend(why.to_owned())));
 }
 
-/// Hands the rows of the oldest batch, which took `inference`, to its requests.
+/// Answers the requests of the runner's oldest batch, which took `inference`, with its rows.
 fn answer(runner: &mut dyn Runner, flight: &mut Flight, inference: Duration) -> Result<(), RunError> {
     for (sequence, job) in flight.jobs.iter_mut().enumerate() {
         let mut values = Vec::new();
@@ -384,7 +388,7 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn
     std::iter::successors(Some(error), |&error| error.source())
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
