@@ -15,36 +15,36 @@ use super::{
 };
 use crate::cache::ResponseCache;
 
-/// How an engine batches and whom it admits. The limits are those of text-embeddings-inference.
+/// How an engine forms batches and admits requests. The limits are those of text-embeddings-inference.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// Which inputs share a batch.
     pub batching: Policy,
     /// When a batch is formed.
     pub dispatch: Dispatch,
-    /// Time within which every request that names no deadline is to be answered; who cannot be by prediction is refused,
-    /// and who was not begun by then is given up. It is not for requests that take longer by themselves. `None`: as long
-    /// as it takes.
+    /// Time within which every request that names no deadline is to be answered. A request that is predicted to miss it
+    /// is rejected; one whose batch has not begun by then expires. Requests that take longer even alone are exempt.
+    /// `None`: no limit.
     pub slo: Option<Duration>,
     /// Most tokens of one batch.
     pub max_batch_tokens: BatchTokens,
     /// Most inputs of one batch; `None`: as many as the tokens allow, and for models whose rows are as wide as their
-    /// vocabulary as many as have 256 MiB of them.
+    /// vocabulary as many as have rows of 256 MiB.
     pub max_batch_requests: Option<usize>,
     /// Most inputs of one request.
     pub max_client_batch_size: usize,
     /// Most inputs in the server at a time.
     pub max_concurrent_requests: usize,
-    /// What happens to inputs that are too long when their request does not say: cut at the end, or refused.
+    /// Whether inputs that are too long are cut at the end, or rejected, when their request does not say.
     pub auto_truncate: bool,
-    /// Threads that make tokens of texts, see [`EngineConfig::workers_beside`]; one or two more wait for texts of 16 KiB
+    /// Threads that tokenize texts, see [`EngineConfig::workers_beside`]; one or two more wait for texts of 16 KiB
     /// and more, and sleep while there are none.
     pub tokenization_workers: usize,
     /// Time for measuring batches before the engine is ready.
     pub warm_up: Duration,
     /// Folder in which measured costs are kept between runs; `None`: they are measured at every start.
     pub cost_cache: Option<PathBuf>,
-    /// The turns of the device, which it shares with other engines; by default it has the device for itself.
+    /// The turns of the device, shared with the other engines on it; by default the engine has the device alone.
     pub turns: DeviceTurns,
     /// Value of the label `model` of its metrics, where several engines of a process are told apart by it.
     pub label: Option<String>,
@@ -74,12 +74,12 @@ impl Default for EngineConfig {
     }
 }
 
-/// The queue's memory for them is reserved at start.
+/// Bounded because the queue's memory for them is reserved at start.
 const MOST_CONCURRENT_REQUESTS: usize = 1 << 20;
-/// A system that runs out of threads ends the process, and not only the thread.
+/// Bounded because a system that runs out of threads ends the whole process.
 const MOST_TOKENIZATION_WORKERS: usize = 1 << 10;
 
-/// A model to serve: what is known of it, and how to make its runner.
+/// A model to serve: what is known of it, and how to build its runner.
 pub struct Model {
     /// What is known of it.
     pub info: ModelInfo,
@@ -87,14 +87,15 @@ pub struct Model {
     pub layout: Layout,
     /// Without one, inputs must be ids.
     pub tokenizer: Option<Arc<dyn Tokenize>>,
-    /// The id that is left out at the end of inputs, so that nothing is computed for it; `None`: all ids are read.
+    /// The padding id: at the end of inputs it is left out, so that nothing is computed for it. `None`: all ids are
+    /// kept.
     pub padding_id: Option<u32>,
-    /// Says what is computed, operator by operator; costs measured for it are kept under it. `None`: they are not kept.
+    /// What is computed, operator by operator: the key that measured costs are kept under. `None`: they are not kept.
     pub identity: Option<String>,
-    /// Says what the bits of its rows depend on: rows that were kept under it, by any process, are those of this model.
-    /// `None`: its rows are not kept beyond this process.
+    /// All that the bits of its rows depend on: rows kept under it, by any process, are those of this model. `None`:
+    /// its rows are not kept beyond this process.
     pub fingerprint: Option<String>,
-    /// Makes its runner, on the worker's thread.
+    /// Builds its runner, on the worker's thread.
     pub build: BuildRunner,
 }
 
@@ -127,7 +128,7 @@ pub enum StartError {
         /// The most there can be.
         limit: usize,
     },
-    /// The largest batch that was asked for, or one input alone, has no room in memory.
+    /// The configured largest batch, or one input alone, does not fit into memory.
     #[error(
         "a batch of {tokens} tokens needs {} of memory, and {} are free: {}",
         megabytes(*needed), megabytes(*free), what_fits(*fits)
@@ -135,17 +136,17 @@ pub enum StartError {
     Memory {
         /// Tokens of that batch.
         tokens: usize,
-        /// Bytes that it plans.
+        /// Bytes planned for it.
         needed: u64,
         /// Bytes that are free, without what other models of the process have reserved.
         free: u64,
-        /// The `max_batch_tokens` that has room; `None` where no batch has.
+        /// The largest `max_batch_tokens` that fits; `None` where no batch does.
         fits: Option<usize>,
     },
     /// The model could not be made ready.
     #[error("the model could not be made ready")]
     Runner(#[source] RunError),
-    /// It was made, and panicked on a batch of the warm-up.
+    /// The worker's thread panicked while it built or warmed up the model.
     #[error("the model panicked while it was being made ready: {0}")]
     Panicked(String),
     /// A thread could not be started.
@@ -165,15 +166,15 @@ fn what_fits(fits: Option<usize>) -> String {
 }
 
 impl EngineConfig {
-    /// The threads that the system lets this process run at once, beyond those that compute: 1 to 64. More tokenizer
-    /// threads than these take from the model what they give it.
+    /// The number of threads that the system lets this process run at once, less those that compute: 1 to 64. More
+    /// tokenizer threads than these would slow down the model.
     #[must_use]
     pub fn workers_beside(compute_threads: NonZeroUsize) -> usize {
         let all = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         workers_beside(all, compute_threads)
     }
 
-    /// Whether these limits are possible, whatever the model.
+    /// Checks the limits that do not depend on the model.
     ///
     /// # Errors
     /// [`StartError::Zero`], [`StartError::TooMany`].
@@ -211,19 +212,19 @@ impl EngineConfig {
         Ok(())
     }
 
-    /// What is served with these limits, before it is known how many tokens a batch may have: the most there can be.
+    /// What is served with these limits. `max_batch_tokens` is the most there can be, until costs are measured.
     pub(super) fn info(&self, model: &Model) -> EngineInfo {
         let (own, limit) = (model.info.max_input_length, self.max_batch_tokens.most());
         let max_input_length = self.max_batch_tokens.longest_input(own);
         if own > max_input_length {
-            // Models of 32k tokens are common, inputs of so many are not, and memory is reserved for the longest.
+            // Models of 32k tokens are common, inputs of that length are not, and memory is reserved for the longest.
             tracing::warn!(
                 max_input_length = own,
                 max_batch_tokens = limit,
                 "inputs are cut to fit into a batch"
             );
         }
-        // A request larger than all slots together could never be admitted: it is told so, not to come back later.
+        // A request larger than all slots together can never be admitted: it fails for good, and is not told to retry.
         let max_client_batch_size = self.max_client_batch_size.min(self.max_concurrent_requests);
         if self.max_client_batch_size > max_client_batch_size {
             tracing::warn!(
@@ -253,9 +254,9 @@ impl EngineConfig {
 /// tokens each would have 8 GB of them with BERT's vocabulary, and 65 GB with XLM-R's.
 const VOCABULARY_ROWS: usize = 256 << 20;
 
-/// The inputs of a batch whose rows fit into [`VOCABULARY_ROWS`], for models whose rows are as wide as the vocabulary:
-/// one row per input of a sparse embedding, [`MAX_SELECTED`] of a masked language model. (Not a limit of rows, which
-/// the batcher does not know: it counts inputs and tokens.)
+/// Most inputs of a batch whose rows fit into [`VOCABULARY_ROWS`], for models whose rows are as wide as the vocabulary:
+/// one row per input of a sparse embedding, [`MAX_SELECTED`] of a masked language model. (Inputs and not rows are
+/// limited, because the batcher counts only inputs and tokens.)
 fn bounded_by_rows(model: &ModelInfo) -> Option<usize> {
     let (width, rows) = match model.task {
         Task::SparseEmbedding => (model.rows.pooled?, 1),
@@ -271,8 +272,8 @@ fn workers_beside(all: NonZeroUsize, compute: NonZeroUsize) -> usize {
 }
 
 impl EngineInfo {
-    /// The largest batch of at most so many tokens that can come up: no more inputs than are admitted, none without a
-    /// token, and room for the longest one alone.
+    /// The largest batch of at most `tokens` tokens that can be formed: no more inputs than are admitted, at least one
+    /// token for each, and room for the longest input alone, even if that has more tokens.
     pub(super) fn capacity_of(&self, tokens: usize) -> Capacity {
         let total_tokens = tokens.max(self.max_input_length);
         let admitted = self.max_concurrent_requests.min(total_tokens);
@@ -285,10 +286,10 @@ impl EngineInfo {
 }
 
 impl Capacity {
-    /// Room for one token: what a runner is made with before it is known whether more fits.
+    /// Room for one token: what a runner is built with before it is known whether more fits.
     pub(super) const LEAST: Self = Self { batch_size: 1, total_tokens: 1, max_seq_len: 1 };
 
-    /// The same with no more than so many tokens, even if inputs have to be cut.
+    /// The same with at most `tokens` tokens, even if inputs have to be cut.
     pub(super) fn at_most(self, tokens: usize) -> Self {
         let Self { batch_size, total_tokens, max_seq_len } = self;
         Self {
@@ -315,7 +316,7 @@ impl Capacity {
         }
     }
 
-    /// The same bounds, for the batcher, where several inputs share no more than so many tokens.
+    /// The batcher's limits: several inputs share at most `shared_tokens` tokens.
     pub(super) fn limits(&self, shared_tokens: usize) -> Limits {
         Limits {
             max_batch_size: NonZeroUsize::new(self.batch_size).unwrap_or(NonZeroUsize::MIN),

@@ -24,12 +24,12 @@ use super::{
     resident::available_bytes,
 };
 
-/// What can be chosen about a model beside what its folder says.
+/// Options of a model, beside what its folder says.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// What clients are told; `None` is the folder's path.
+    /// The model id that clients are told; `None` is the folder's path.
     pub model_id: Option<String>,
-    /// What people call it; `None` is the last component of the folder's path.
+    /// Its short name; `None` is the last component of the folder's path.
     pub name: Option<String>,
     /// Its commit on the Hub, where it came from there.
     pub sha: Option<String>,
@@ -37,7 +37,7 @@ pub struct OpenOptions {
     pub layout: Layout,
     /// What is computed; `None` is what the folder is made for.
     pub task: Option<Task>,
-    /// What products are computed in.
+    /// The data type that products are computed in.
     pub dtype: DType,
     /// Folder in which packed weights are kept between starts; `None`: they are packed at every start.
     pub packed_cache: Option<PathBuf>,
@@ -45,7 +45,8 @@ pub struct OpenOptions {
     pub dense_path: Option<PathBuf>,
     /// What is put before texts; `None` is what the folder says.
     pub default_prompt: Option<DefaultPrompt>,
-    /// Whether rows may be kept beyond this process: then all of the weights are read, to tell the model from others.
+    /// Whether rows may be kept beyond this process: then all weights are read at start, for a digest that identifies
+    /// the model.
     pub fingerprint: bool,
 }
 
@@ -82,7 +83,7 @@ pub enum OpenError {
     /// The folder is not a model, or not one that can be run for this task.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The folder does not say how token vectors become one, and nobody else did.
+    /// Neither the folder nor the options say how token vectors are pooled.
     #[error(
         "{folder}: it does not say how to pool token vectors: set pooling to cls, mean, last-token or max"
     )]
@@ -90,12 +91,12 @@ pub enum OpenError {
         /// The folder.
         folder: String,
     },
-    /// The default prompt is none of the folder's.
+    /// The default prompt is not one of the folder's.
     #[error("the default prompt is to be `{name}`, but the model's prompts are: {known}")]
     Prompt {
         /// What was asked for.
         name: String,
-        /// Those there are.
+        /// The folder's prompts.
         known: String,
     },
 }
@@ -146,7 +147,7 @@ impl Model {
                 Layout::Padded => LayoutKind::Padded,
             },
             task,
-            // which rows a request wants is known when it comes
+            // which rows are wanted is known only when a request arrives
             outputs: Outputs::All,
             dtype: options.dtype,
             planner: PlannerConfig::default(),
@@ -157,8 +158,8 @@ impl Model {
     }
 }
 
-/// What is computed in, as text-embeddings-inference writes those that it has: a device whose activations are narrower
-/// than f32 multiplies what it stores.
+/// The name of the data type of products, as text-embeddings-inference writes those that it has. A device whose
+/// activations are narrower than f32 multiplies in that type.
 fn dtype_name<D: EncoderKernels>(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 if D::Float::NAME == "f16" => "float16",
@@ -169,7 +170,7 @@ fn dtype_name<D: EncoderKernels>(dtype: DType) -> &'static str {
     }
 }
 
-/// The cache in this folder; where it cannot be made, `warn` is told.
+/// The cache of packed weights in this folder; where it cannot be made, `warn` is called and there is none.
 pub fn packed_cache(dir: &Path, warn: impl FnOnce(&str)) -> Option<PackedCache> {
     PackedCache::open(dir).map_err(|error| warn(&format!("packed weights are not kept: {error}"))).ok()
 }
@@ -178,7 +179,7 @@ fn mask_token(tokenizer: &TextTokenizer) -> Option<MaskToken> {
     tokenizer.mask_token().map(|(id, text)| MaskToken { id, text: text.to_owned() })
 }
 
-/// Whether a prompt may stand before texts: where parts of them are told it may not.
+/// Whether a prompt may be put before texts. It may not where answers are parts of the text.
 fn reads_prompts(task: Task) -> bool {
     match task {
         Task::Embedding { .. } | Task::SparseEmbedding | Task::SequenceClassification => true,
@@ -224,7 +225,7 @@ fn build<D: EncoderKernels>(device: D, checkpoint: Checkpoint, options: EncoderO
     })
 }
 
-/// Says what the weights take, and where they came from.
+/// Logs the memory of the weights, and whether they were restored from the cache.
 fn tell<D: EncoderKernels>(encoder: &Encoder<D>, took: Duration) {
     let EncoderMemory { packed_bytes, table_bytes, .. } = encoder.memory();
     let (packed_mb, tables_mb, took_ms) =
@@ -249,16 +250,16 @@ fn of_models(capacity: Capacity, selects: bool) -> turbo_models::Capacity {
     turbo_models::Capacity { batch_size, total_tokens, max_seq_len, selected_rows }
 }
 
-/// An encoder. On a device that computes by itself the next batch is launched behind the one that runs.
+/// An encoder. On a device that computes asynchronously the next batch is launched behind the running one.
 struct EncoderRunner<D: EncoderKernels> {
     encoder: Encoder<D>,
     staging: Staging,
     capacity: Capacity,
     /// Whether it gives rows of selected tokens.
     selects: bool,
-    /// Whether the last batch was given up.
+    /// Whether the last batch was cancelled.
     stopped: bool,
-    /// What of its memory the system takes for free.
+    /// Its reserved memory, which the system counts as free until it is touched.
     reserved: Reserved,
 }
 
@@ -291,10 +292,10 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
 
     fn free_bytes(&self) -> Option<u64> {
         match self.encoder.free_bytes() {
-            // one that computes in the memory of the process
+            // a device that computes in the memory of the process
             Ok(None) => Some(available_bytes()?.saturating_sub(self.reserved.of_others())),
             Ok(free) => free,
-            // a device that cannot tell will fail when it is asked for memory
+            // a device that cannot report it fails when memory is reserved
             Err(_) => None,
         }
     }
@@ -360,7 +361,7 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
     }
 }
 
-/// What a runner fails with where its encoder does: whether the device is lost has to be seen.
+/// The runner's error for an encoder's error; a lost device becomes [`DeviceLost`].
 fn failed(error: ModelError) -> RunError {
     let is_lost = matches!(
         &error,

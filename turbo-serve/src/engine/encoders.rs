@@ -1,8 +1,8 @@
-//! From inputs to tokens: ids and short texts are settled on the calling thread, others on the tokenizer threads.
+//! From inputs to tokens: ids and short texts are encoded on the calling thread, others on the tokenizer threads.
 //!
-//! In: the inputs of an admitted request. Out: what the model reads of them to [`Recall`], all at once, or an error to
-//! its client. So a request with one bad input computes nothing, and the inputs of a good one can share a batch. Requests
-//! that want tokens, and no model, take the same way and are answered from here.
+//! In: the inputs of an admitted request. Out: all of them encoded, together, to [`Recall`], or an error to the client.
+//! So a request with one bad input computes nothing, and the inputs of a good one can share a batch. Requests to
+//! tokenize or decode take the same path and are answered from here.
 
 use std::{
     io,
@@ -23,11 +23,12 @@ use super::{
     ticket::{Receiver, Reply, Ticket},
 };
 
-/// Requests of so many bytes of text do not go to other threads, each of which has to be woken and given a core, on a busy
-/// machine after milliseconds. Making their tokens takes a tenth of a millisecond, and a few where no word is known.
+/// Requests of up to this many bytes of text are tokenized on the calling thread. Another thread would have to be woken
+/// and given a core, which takes milliseconds on a busy machine. Tokenizing takes a tenth of a millisecond, and a few
+/// where no word is known.
 const SHORT_REQUEST: usize = 4 << 10;
 
-/// The tokenizer threads, and the way in for inputs that need none.
+/// The tokenizer threads, and the entry for inputs that need none.
 pub(super) struct Encoders {
     rules: Arc<Rules>,
     recall: Arc<Recall>,
@@ -36,7 +37,7 @@ pub(super) struct Encoders {
     abandoned: Arc<Abandoned>,
 }
 
-/// Where the inputs of a ticket go together.
+/// Sends the encoded inputs of a ticket to [`Recall`].
 struct ToRecall {
     ticket: Arc<Ticket>,
     recall: Arc<Recall>,
@@ -56,7 +57,7 @@ impl Recipient<Encoded> for ToRecall {
 }
 
 impl Encoders {
-    /// Starts the threads; without a tokenizer there is nothing for them to do.
+    /// Starts the threads; none without a tokenizer.
     pub(super) fn start(
         rules: Rules,
         workers: usize,
@@ -69,7 +70,7 @@ impl Encoders {
         Ok((Self { rules: Arc::new(rules), recall: Arc::new(recall), inbox, lanes, abandoned }, threads))
     }
 
-    /// Takes in the inputs of a request for the model.
+    /// Encodes the inputs of a request for the model.
     pub(super) fn encode(&self, ticket: Ticket, inputs: Vec<Input>, manner: Manner) {
         let bytes: Vec<usize> = inputs.iter().map(|input| text_bytes(input, &manner.prompt)).collect();
         let rules = Arc::clone(&self.rules);
@@ -79,7 +80,7 @@ impl Encoders {
         self.work(Arc::new(parts), &bytes);
     }
 
-    /// Takes in a request for tokens.
+    /// Tokenizes the texts of a request.
     pub(super) fn tokenize(
         &self,
         request: TokenizeRequest,
@@ -91,20 +92,20 @@ impl Encoders {
         self.reply(move |text| rules.tokens(text, &request), &bytes, slots)
     }
 
-    /// Takes in a request for the text of tokens.
+    /// Decodes the ids of a request.
     pub(super) fn decode(&self, request: DecodeRequest, slots: OwnedSemaphorePermit) -> Receiver<String> {
         let bytes: Vec<usize> = request.ids.iter().map(Vec::len).collect();
         let rules = Arc::clone(&self.rules);
         self.reply(move |list| rules.decode(list, &request), &bytes, slots)
     }
 
-    /// Tells threads and worker to end when they have done what came before.
+    /// Tells threads and worker to end when all earlier work is done.
     pub(super) fn stop(&self) {
         self.lanes.stop();
         self.inbox.stop();
     }
 
-    /// Has the worker look at what waits.
+    /// Wakes the worker to check the waiting jobs.
     pub(super) fn wake(&self) {
         self.inbox.wake();
     }
@@ -121,7 +122,7 @@ impl Encoders {
         receiver
     }
 
-    /// What is done sooner than a thread wakes is done on this one.
+    /// Works on the parts: on the calling thread where that is quicker than waking another.
     fn work(&self, parts: Arc<dyn Parts>, bytes: &[usize]) {
         let here = bytes.iter().sum::<usize>() <= SHORT_REQUEST || self.rules.tokenizer.is_none();
         for (part, &bytes) in bytes.iter().enumerate() {
@@ -133,7 +134,7 @@ impl Encoders {
     }
 }
 
-/// How much text a thread will have to read.
+/// Bytes of text that have to be tokenized.
 fn text_bytes(input: &Input, prompt: &Prompt) -> usize {
     match input {
         Input::Text(text) => prompt.bytes() + text.len(),

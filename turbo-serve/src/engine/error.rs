@@ -4,16 +4,16 @@ use std::time::{Duration, Instant};
 
 use turbo_models::Task;
 
-/// Why a request was not answered. Each variant is something that a client, or a protocol, acts on differently.
+/// Why a request was not answered. Clients or protocols act on each variant differently.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
-    /// As many inputs as the server admits are being worked on; nothing was started.
+    /// No slots are free for its inputs, or another request has waited for them for long; nothing was started.
     #[error("model is overloaded: retry {}", when(*retry_after))]
     Overloaded {
-        /// Predicted time until what was accepted before is done.
+        /// Predicted time until all requests accepted before are done.
         retry_after: Duration,
     },
-    /// By prediction the answer would come too late; nothing was started.
+    /// The answer is predicted to come too late; nothing was started.
     #[error(
         "model is overloaded: the answer is predicted in {} ms, and wanted within {} ms: retry {}",
         ms(*predicted), ms(*within), when(*retry_after)
@@ -26,37 +26,37 @@ pub enum EngineError {
         /// Predicted time until the same request would be answered in time.
         retry_after: Duration,
     },
-    /// The time that the answer was allowed to take is over, or its client allows less than it takes where nobody else is.
+    /// The time allowed for the answer is over, or the client allows less than the request takes even alone.
     #[error("not answered within {}", time_left(*within))]
     Expired {
         /// The time that the client allowed, or that the server promises.
         within: Duration,
     },
-    /// The answer alone would be more than all answers together may be.
+    /// This answer alone would exceed the limit of all answers together.
     #[error(
         "the answer to these inputs would take {bytes} bytes, and the server holds {limit} bytes of answers at most \
          (`--max-answer-bytes-in-flight`): send fewer or shorter inputs at a time"
     )]
     AnswerTooLarge {
-        /// Its bytes: its rows, and what is written of them.
+        /// Bytes of the answer: its rows, and what they are written as.
         bytes: usize,
-        /// Bytes of all answers together.
+        /// Most bytes of all answers together.
         limit: usize,
     },
-    /// There is no room for the answer beside those that were not read yet.
+    /// There is no room for the answer beside those that clients have not read yet.
     #[error(
         "the answer to these inputs would take {bytes} bytes, and the server holds {held} bytes of answers that were not \
          read yet, {limit} at most (`--max-answer-bytes-in-flight`): retry in {} s",
         retry_after.as_secs()
     )]
     NoRoomForAnswer {
-        /// Its bytes: its rows, and what is written of them.
+        /// Bytes of the answer: its rows, and what they are written as.
         bytes: usize,
-        /// Bytes of the others.
+        /// Bytes of the other answers.
         held: usize,
-        /// Bytes of all answers together.
+        /// Most bytes of all answers together.
         limit: usize,
-        /// When it is worth asking again: nobody knows when a client will read on.
+        /// When to retry. No prediction: when clients read their answers is not known.
         retry_after: Duration,
     },
     /// A request without inputs.
@@ -114,7 +114,7 @@ pub enum EngineError {
         /// What is wrong with them.
         why: String,
     },
-    /// An input of a kind that is not read here.
+    /// An input of a kind that is not accepted here.
     #[error("input {input}: {why}")]
     InvalidInput {
         /// Which input, counted from 0.
@@ -130,7 +130,7 @@ pub enum EngineError {
         /// Values of a pooled row.
         limit: usize,
     },
-    /// A context whose windows over it would be too many tokens together.
+    /// A context whose windows would have too many tokens together.
     #[error(
         "the context may have {windows} windows of {max_len} tokens, at most {limit} tokens together are possible: \
          shorten it or the question, or let windows share less"
@@ -138,12 +138,12 @@ pub enum EngineError {
     TooManyWindows {
         /// Windows, if each byte were a token.
         windows: usize,
-        /// Tokens of one.
+        /// Tokens of one window.
         max_len: usize,
         /// Most tokens of all.
         limit: usize,
     },
-    /// A context of so many windows that the answers looked at in all of them would be too many tokens together.
+    /// A context of so many windows that the candidate answers of all of them would have too many tokens together.
     #[error(
         "the context may have {windows} windows, and in each {top_k} answers (`top_k`) of up to {answer_len} tokens \
          would be looked at, at most {limit} tokens together are possible: ask for fewer or shorter ones"
@@ -151,7 +151,7 @@ pub enum EngineError {
     TooManyAnswers {
         /// Windows, if each byte were a token.
         windows: usize,
-        /// Answers of one window.
+        /// Candidate answers of one window.
         top_k: usize,
         /// Most tokens of one answer.
         answer_len: usize,
@@ -171,7 +171,7 @@ pub enum EngineError {
     UnknownPrompt {
         /// What was asked for.
         name: String,
-        /// Those there are.
+        /// The model's prompts.
         known: Vec<String>,
     },
     /// A prompt was named, and an input is not a plain text.
@@ -180,37 +180,39 @@ pub enum EngineError {
         /// Which input, counted from 0.
         input: usize,
     },
-    /// A text, and the model folder has no tokenizer.
+    /// A text was sent, and the model has no tokenizer.
     #[error("this model has no tokenizer: send token ids instead of text")]
     NoTokenizer,
     /// The tokenizer failed on the text.
     #[error("tokenizer: {0}")]
     Tokenizer(String),
-    /// The batch of this request failed; the server goes on.
+    /// Inference failed: an error of the device, a panic, or a worker that has ended.
     #[error("inference failed: {0}")]
     Backend(String),
-    /// The server is stopping and takes no new requests.
+    /// The server is stopping: it rejects new requests, and fails accepted ones once they are abandoned.
     #[error("server is stopping")]
     Stopping,
 }
 
 impl EngineError {
-    /// When somebody who waits for room, until this deadline, asks again; `None`: it does not become better by waiting.
+    /// How long a caller that waits for room, until this deadline, waits before it retries; `None` where a retry is of
+    /// no use.
     pub(crate) fn again(&self, deadline: Option<Instant>) -> Option<Duration> {
         match self {
             Self::Overloaded { retry_after } => Some(*retry_after),
-            // What the server promises is counted from each question anew.
+            // The server's promise is counted from each retry anew; a client's deadline is not.
             Self::TooLate { retry_after, .. } if deadline.is_none() => Some(*retry_after),
             _ => None,
         }
     }
 
-    /// Whether who asked until this deadline, and comes again where he may, does so after this.
+    /// Whether a request with this deadline is retried after this error; `comes_again`: its caller retries where that
+    /// is of use.
     pub(crate) fn is_asked_again(&self, comes_again: bool, deadline: Option<Instant>) -> bool {
         comes_again && self.again(deadline).is_some()
     }
 
-    /// The same of a request that so many other inputs stand before.
+    /// The same error, with its input number moved up by `others`, the inputs before those of this request.
     pub(crate) fn behind(mut self, others: usize) -> Self {
         match &mut self {
             Self::EmptyInput { input }
@@ -226,12 +228,13 @@ impl EngineError {
     }
 }
 
-/// Whole milliseconds, rounded up: of one that a client allows less is left when its request has been read, yet not none.
+/// Whole milliseconds, rounded up: a deadline of 1 ms leaves a little less once the request has been read, and not 0.
 fn ms(time: Duration) -> u128 {
     time.as_nanos().div_ceil(1_000_000)
 }
 
-/// The time that was left for an answer when its request had been read. `0 ms` would be as if nobody could answer.
+/// The time that was left for an answer when its request had been read. `0 ms` would read as if no answer were
+/// possible.
 fn time_left(time: Duration) -> String {
     match ms(time) {
         0 => "its time, which was over when the request had been read".into(),
@@ -239,7 +242,7 @@ fn time_left(time: Duration) -> String {
     }
 }
 
-/// When it is worth asking again.
+/// When to retry, as text.
 fn when(time: Duration) -> String {
     match ms(time) {
         0 => "at once".into(),

@@ -1,10 +1,10 @@
-//! What is predicted of the requests inside, and of one that comes: so that who would be answered too late is told at once,
-//! and not when its time is over.
+//! Predicts when requests will be answered: a request that would be answered too late is rejected at once, and not when
+//! its deadline passes.
 //!
-//! turbo-sched's [`Outlook`] predicts; here are its clock and its lock. It is shared by whoever lets requests in, for the
-//! worker may be busy for as long as a batch takes, and a refusal must not wait for that. What it holds of a request is one
-//! entry per input that waits: with a guessed length while it is made into tokens, with its own from then on, and none from
-//! the moment on at which its batch begins, it is answered otherwise, or its client has gone.
+//! turbo-sched's [`Outlook`] predicts; here are its clock and its lock. It is shared by the threads that admit
+//! requests: the worker may be busy for as long as a batch takes, and a rejection must not wait for that. It holds one
+//! entry per waiting input: with a guessed length until the input is tokenized, then with its own. The entry is removed
+//! when the input's batch begins, when it is answered otherwise, or when its client has gone.
 
 use std::{
     cmp::Ordering,
@@ -20,18 +20,17 @@ use turbo_sched::{BatcherConfig, Candidate, CostModel, Outlook, Prediction, Requ
 
 use super::{EngineError, Priority, Seat, Spent};
 
-/// The least that is said of when to come back: a prediction that has run out says nothing, and who comes back at once finds
-/// the same.
+/// The least time to retry after: a prediction that has run out is 0, and a retry at once would find the same load.
 const SOONEST: Duration = Duration::from_millis(10);
-/// Tokens of an input before the first is known.
+/// The guessed tokens of an input before any is known.
 const FIRST_GUESS: f64 = 32.0;
-/// Share of a new input in the guess.
+/// Weight of a new input in the moving average that later guesses are.
 const GAIN: f64 = 1.0 / 64.0;
 
 pub(super) struct Forecast {
     /// Times of the outlook, and of the batcher, are since this.
     epoch: Instant,
-    /// The place on the device, where others may be, too.
+    /// The seat on the device, which other engines may share.
     seat: Seat,
     state: Mutex<State>,
     /// Batches that were computed, by their size.
@@ -40,26 +39,27 @@ pub(super) struct Forecast {
 
 struct State {
     outlook: Outlook,
-    /// When what the worker has is predicted to be done.
+    /// When the batches that the worker has submitted are predicted to be done, since the epoch.
     busy_until: Duration,
     next_id: u64,
-    /// Tokens of a recent input.
+    /// Moving average of the tokens of an input.
     usual_len: f64,
 }
 
-/// By when a request is to be answered, and who goes before it.
+/// Deadline and priority of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
     pub started: Instant,
     /// The time that its answer may take.
     pub within: Option<Duration>,
-    /// Whether its client said so; else it is what the server promises.
+    /// Whether `within` is the client's; else it is the server's promise.
     pub is_asked: bool,
     pub priority: Priority,
 }
 
 impl Terms {
-    /// The terms of a request that came at `started`, wanted by `deadline`; the server promises everybody `slo`.
+    /// The terms of a request that came at `started`. Its answer is wanted by `deadline`, or within `slo` where it
+    /// names none.
     pub(super) fn new(
         started: Instant,
         deadline: Option<Instant>,
@@ -70,29 +70,29 @@ impl Terms {
         Self { started, within: asked.or(slo), is_asked: asked.is_some(), priority }
     }
 
-    /// When it is over.
+    /// When the time for its answer is over.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.started.checked_add(self.within?)
     }
 
-    /// That it is over.
+    /// The error of a request whose time is over.
     pub(super) fn expired(&self) -> EngineError {
         EngineError::Expired { within: self.within.unwrap_or_default() }
     }
 }
 
-/// The place of a request among those inside.
+/// The place of a request among those admitted.
 #[derive(Debug)]
 pub(super) struct Place {
     terms: Terms,
     /// Id of its first input; those of the others follow.
     first_id: u64,
     inputs: u64,
-    /// What was made of it when its lengths were known.
+    /// What was predicted once its lengths were known.
     settled: OnceLock<Settled>,
     /// Whether the outlook has its inputs with guessed lengths. This and the next change under the forecast's lock.
     is_guessed: AtomicBool,
-    /// Whether its client has its answer or has gone.
+    /// Whether its client was answered or has gone.
     is_gone: AtomicBool,
     /// When its answer was sent, be it an error.
     ended: OnceLock<Instant>,
@@ -100,12 +100,12 @@ pub(super) struct Place {
 
 #[derive(Debug)]
 enum Settled {
-    /// It takes longer than the server promises, even alone: so the promise is not for it, and its wait teaches
-    /// nothing.
+    /// It takes longer than the server promises, even alone: so the promise does not apply, and its wait does not
+    /// correct the outlook.
     BeyondPromise,
     Predicted {
         prediction: Prediction,
-        /// When: what was before that is no part of it.
+        /// When it was predicted: time before that is no part of it.
         at: Instant,
     },
 }
@@ -115,18 +115,18 @@ impl Place {
         &self.terms
     }
 
-    /// Its answer is sent now, unless one was before. Whoever waits for it may look for it much later, and that is no time of
-    /// the engine's.
+    /// Records that its answer is sent now, unless one was before. The caller may be polled much later, and that delay
+    /// is not the engine's.
     pub(super) fn ends(&self) {
         self.ended.get_or_init(Instant::now);
     }
 
-    /// When its answer was sent; now, while there is none.
+    /// When its answer was sent; now if none was.
     pub(super) fn ended(&self) -> Instant {
         self.ended.get().copied().unwrap_or_else(Instant::now)
     }
 
-    /// When it is given up if it was not begun.
+    /// When it expires unless its batch has begun.
     pub(super) fn expires(&self) -> Option<Instant> {
         match self.settled.get() {
             Some(Settled::BeyondPromise) => None,
@@ -134,7 +134,8 @@ impl Place {
         }
     }
 
-    /// Whether it goes before another that came earlier. What the server promises is over sooner for who came first.
+    /// Whether it is scheduled before a request that came earlier. Of equal priority, only a client's own deadline can
+    /// do that: the server's promise ends sooner for the earlier request.
     pub(super) fn is_more_urgent_than(&self, earlier: &Self) -> bool {
         let sooner = || earlier.expires().is_none_or(|theirs| self.expires().is_some_and(|own| own < theirs));
         match self.terms.priority.cmp(&earlier.terms.priority) {
@@ -144,13 +145,13 @@ impl Place {
         }
     }
 
-    /// The name of input number `input`.
+    /// The id of input number `input`.
     pub(super) fn id(&self, input: usize) -> RequestId {
         RequestId(self.first_id + input as u64)
     }
 
-    /// Input number `input`, as outlook and batcher see it: where the promise is not for it, it is served in its turn, and
-    /// not before others for it.
+    /// Input number `input`, as outlook and batcher see it. Where the server's promise does not apply it has no
+    /// deadline, and does not go before others.
     pub(super) fn request(&self, input: usize, seq_len: u32, epoch: Instant) -> Request {
         let since = |at: Instant| at.saturating_duration_since(epoch);
         Request {
@@ -161,7 +162,7 @@ impl Place {
     }
 }
 
-/// A request that was let in, until its client has its answer or has gone.
+/// An admitted request, until its client is answered or has gone.
 pub(super) struct Inside {
     pub place: Arc<Place>,
     forecast: Arc<Forecast>,
@@ -169,7 +170,7 @@ pub(super) struct Inside {
 }
 
 impl Inside {
-    /// It has its answer.
+    /// Records that the request was answered, and corrects the outlook by its time.
     pub(super) fn answered(mut self) {
         self.is_answered = true;
         self.forecast.learn_of(&self.place);
@@ -189,18 +190,18 @@ impl Drop for Inside {
 }
 
 impl Forecast {
-    /// Of batches that take their turns on `seat`.
+    /// A forecast of batches that take their turns on `seat`.
     pub(super) fn new(epoch: Instant, config: &BatcherConfig, costs: CostModel, seat: Seat) -> Self {
         let (outlook, busy_until) = (Outlook::new(config, costs), Duration::ZERO);
         let state = State { outlook, busy_until, next_id: 0, usual_len: FIRST_GUESS };
         Self { epoch, seat, state: Mutex::new(state), batches: Mutex::default() }
     }
 
-    /// Lets a request of so many inputs in, as far as it can be told before they are tokens. Where answers are kept they may
-    /// be among them, so that nothing can be told yet.
+    /// Admits a request of `inputs` inputs, as far as that can be decided before they are tokenized. Where its answers
+    /// `may_be_known` to a cache, its time is not predicted yet.
     ///
     /// # Errors
-    /// [`EngineError::Expired`], or [`EngineError::TooLate`] where what goes before it takes too long already.
+    /// [`EngineError::Expired`], or [`EngineError::TooLate`] where what is served before it takes too long already.
     pub(super) fn enter(
         self: &Arc<Self>,
         terms: Terms,
@@ -235,12 +236,14 @@ impl Forecast {
         Ok(Inside { place: Arc::new(place), forecast: Arc::clone(self), is_answered: false })
     }
 
-    /// The inputs of a request are tokens: these, by number and length, have to be computed, and all others need not; or, after
-    /// that, these have to be all the same.
+    /// Settles a request whose inputs are tokenized: those in `missing`, by number and tokens, have to be computed, and
+    /// the others need not. Called again for inputs that have to be computed after all, because a promise was broken.
     ///
-    /// # Errors
-    /// [`EngineError::TooLate`]; [`EngineError::Expired`] where its client allows less time than it takes even alone, for then
-    /// it is of no use to come again.
+    /// # Errors [`EngineError::TooLate`]; [`EngineError::Expired`] where its client allows less time than it takes even
+    /// alone, so that a retry is of no use.
+    ///
+    /// # Panics
+    /// If `missing` is empty and the request has a deadline.
     pub(super) fn settle(&self, place: &Place, missing: &[(usize, u32)]) -> Result<(), EngineError> {
         let now = Instant::now();
         let mut state = self.lock();
@@ -270,43 +273,43 @@ impl Forecast {
                 in_time(&place.terms, prediction, now)?;
                 Settled::Predicted { prediction, at: now }
             };
-            // Its place follows from this, so what came of it first stands.
+            // Its place in the outlook depends on this, so the first result stands.
             drop(place.settled.set(settled));
         }
         missing.iter().for_each(|input| state.outlook.enter(&request(input)));
         Ok(())
     }
 
-    /// Nothing of a request has to be computed, as far as is known.
+    /// Records that nothing of a request has to be computed, as far as is known.
     pub(super) fn none_of(&self, place: &Place) {
         self.none_is_guessed(&mut self.lock(), place);
     }
 
-    /// This input has to be computed though its client has gone: others wait for it.
+    /// Enters an input again whose client has gone: other requests wait for its answer.
     pub(super) fn stays(&self, place: &Place, input: usize, seq_len: u32) {
         self.lock().outlook.enter(&place.request(input, seq_len, self.epoch));
     }
 
-    /// This input is not computed.
+    /// Removes an input that will not be computed.
     pub(super) fn goes(&self, place: &Place, input: usize) {
         self.lock().outlook.leave(&place.request(input, 0, self.epoch));
     }
 
-    /// Takes what was guessed of a request out.
+    /// Removes the inputs of a request that have guessed lengths.
     fn none_is_guessed(&self, state: &mut State, place: &Place) {
         if place.is_guessed.swap(false, Relaxed) {
             self.leave(state, place);
         }
     }
 
-    /// Takes all inputs of a request out.
+    /// Removes all inputs of a request.
     fn leave(&self, state: &mut State, place: &Place) {
         for input in 0..place.inputs {
             state.outlook.leave(&place.request(input as usize, 0, self.epoch));
         }
     }
 
-    /// The batch of these inputs begins.
+    /// Removes these inputs: their batch begins.
     pub(super) fn began<'a>(&self, inputs: impl Iterator<Item = (&'a Place, usize)>) {
         let mut state = self.lock();
         for (place, input) in inputs {
@@ -314,13 +317,13 @@ impl Forecast {
         }
     }
 
-    /// What runs is predicted to be done after this time.
+    /// Reports that the submitted batches are predicted to be done after this time.
     pub(super) fn busy_for(&self, time: Duration) {
         let until = self.epoch.elapsed().saturating_add(time);
         self.lock().busy_until = until;
     }
 
-    /// The outlook at `now`, on what runs here or, on the same device, elsewhere, and on who shares that.
+    /// The outlook at `now`, with what runs here or elsewhere on the same device, and with the engines that share it.
     fn look_ahead<'a>(&self, state: &'a mut State, now: Instant) -> &'a mut Outlook {
         let (left, sharers) = self.seat.outlook();
         state.outlook.busy_until(state.busy_until.max(self.since_epoch(now + left)));
@@ -328,10 +331,10 @@ impl Forecast {
         &mut state.outlook
     }
 
-    /// This batch was computed, and took `time`.
+    /// Records that a batch was computed, and took `time`.
     pub(super) fn ran(&self, batch: &Candidate, time: Duration) {
         self.counted().entry(batch.batch_size).or_default().add(time);
-        // What teaches nothing taught the batcher nothing, either, which says so.
+        // The queue observes the same batch, and logs the same error.
         drop(self.lock().outlook.observe(batch, time));
     }
 
@@ -344,18 +347,18 @@ impl Forecast {
         self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When it is worth coming back: when all that is inside is predicted to be done.
+    /// When to retry: when all admitted requests are predicted to be done.
     pub(super) fn retry_after(&self) -> Duration {
         self.until_empty().max(SOONEST)
     }
 
-    /// Predicted time until all that is inside is done.
+    /// Predicted time until all admitted requests are done.
     pub(super) fn until_empty(&self) -> Duration {
         let now = Instant::now();
         self.look_ahead(&mut self.lock(), now).time_left(self.since_epoch(now))
     }
 
-    /// A request was answered, or given up for its time was over.
+    /// Corrects the outlook by a request that was answered, or whose deadline passed.
     fn learn_of(&self, place: &Place) {
         if let (Some(&Settled::Predicted { prediction, at }), Some(within)) =
             (place.settled.get(), place.terms.within)
@@ -375,7 +378,7 @@ impl Forecast {
     }
 }
 
-/// Refuses what is predicted to be answered too late.
+/// Rejects a request that is predicted to be answered too late.
 fn in_time(terms: &Terms, predicted: Prediction, now: Instant) -> Result<(), EngineError> {
     let Some(within) = terms.within else { return Ok(()) };
     let predicted = now.saturating_duration_since(terms.started).saturating_add(predicted.expected);
@@ -413,7 +416,7 @@ mod tests {
         Arc::new(Forecast::new(Instant::now(), &config, costs, seat))
     }
 
-    /// A request of so many inputs that came at `started`, while the server promises `slo`: let in, or refused.
+    /// A request of `inputs` inputs that came at `started`, while the server promises `slo`: admitted or rejected.
     fn come(
         forecast: &Arc<Forecast>,
         started: Instant,
@@ -427,7 +430,7 @@ mod tests {
         Ok(inside)
     }
 
-    /// How much longer than its costs say a request is expected to take behind what runs.
+    /// How many times longer than by cost alone a request is expected to take behind a running batch.
     fn fear(forecast: &Forecast) -> f64 {
         forecast.busy_for(Duration::from_secs(100));
         let now = forecast.epoch.elapsed();

@@ -1,4 +1,5 @@
-//! The tokenizer threads: short texts share one queue, long ones another, so that nobody waits for somebody else's book.
+//! The tokenizer threads: short texts share one queue, long ones another, so that a short text never waits for a long
+//! one.
 
 use std::{
     io,
@@ -12,11 +13,11 @@ use std::{
 
 use super::{EngineError, gather::Parts, worker::panic_message};
 
-/// A text of so many bytes waits among its like. Making its tokens may take seconds where the tokenizer finds no place
-/// to cut it (2 MB of punctuation: three seconds); shorter ones take 30 ms at most, and mostly microseconds.
+/// Bytes from which a text counts as long. Tokenizing it may take seconds where the tokenizer finds no place to cut it
+/// (2 MB of punctuation: three seconds); shorter texts take 30 ms at most, and mostly microseconds.
 const LONG_TEXT: usize = 16 << 10;
-/// Most threads for long texts. Each may take a gigabyte while it works on the worst of them, and two make the tokens of
-/// ordinary long texts faster than a model uses them.
+/// Most threads for long texts. Each may take a gigabyte of memory for the worst of them, and two tokenize ordinary
+/// long texts faster than a model computes them.
 const LONG_TEXT_WORKERS: usize = 2;
 
 /// Threads that work on the parts of requests.
@@ -34,7 +35,7 @@ impl Lanes {
         Ok((Self { short, long }, threads))
     }
 
-    /// Has part number `part`, which is about `bytes` bytes of text, worked on.
+    /// Queues part number `part`, of about `bytes` bytes of text. The parts fail if the threads have ended.
     pub(super) fn send(&self, parts: &Arc<dyn Parts>, part: usize, bytes: usize) {
         let lane = if bytes >= LONG_TEXT { &self.long } else { &self.short };
         if lane.tasks.send(Message::Work(Arc::clone(parts), part)).is_err() {
@@ -42,11 +43,11 @@ impl Lanes {
         }
     }
 
-    /// Tells the threads to end when they have done what came before.
+    /// Tells the threads to end when all earlier parts are done.
     pub(super) fn stop(&self) {
         for lane in [&self.short, &self.long] {
             for _ in 0..lane.workers {
-                // A thread that has ended already needs no telling.
+                // Fails only if all threads have ended already.
                 drop(lane.tasks.send(Message::Stop));
             }
         }
@@ -89,7 +90,7 @@ fn work(tasks: &Mutex<Receiver<Message>>) {
     }
 }
 
-/// A panic of ours costs its request, and not a thread that nobody would replace.
+/// Works on a part. A panic fails its request only: the thread would not be replaced.
 pub(super) fn work_on(parts: &dyn Parts, part: usize) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| parts.work(part))) {
         let why = panic_message(&*panic);
@@ -104,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// Tells each part that was worked on, and panics over part 0.
+    /// Reports each part that was worked on, and panics on part 0.
     struct Told(Sender<Result<usize, EngineError>>);
 
     impl Parts for Told {

@@ -150,8 +150,7 @@ impl Engine {
         let (Urgency { deadline, priority }, comes_again) = (request.urgency, request.comes_again);
         let terms = Terms::new(Instant::now(), deadline, shared.slo, priority);
         let answer = match deadline {
-            // Checked before admission: a caller that retries an `Overloaded` would otherwise never see that its time
-            // is over.
+            // Checked before admission: on an `Overloaded` a caller would wait for room, though its time is over.
             Some(deadline) if deadline <= terms.started => Err(terms.expired()),
             Some(deadline) => tokio::time::timeout_at(deadline.into(), self.answer_on(request, terms))
                 .await

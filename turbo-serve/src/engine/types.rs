@@ -11,7 +11,7 @@ use super::{AnswerRoom, Urgency};
 pub enum Input {
     /// A text; the model's tokenizer adds its special tokens.
     Text(String),
-    /// Two texts that the model looks at together: a question and a document, a premise and a hypothesis.
+    /// Two texts that the model reads together: a question and a document, a premise and a hypothesis.
     Pair(String, String),
     /// Token ids, used verbatim: no special tokens are added.
     Ids(Vec<u32>),
@@ -33,7 +33,7 @@ pub struct Encoded {
 /// Most tokens of one input that can be selected.
 pub const MAX_SELECTED: usize = 128;
 
-/// What a request wants back for each input. Which of them a model has follows from its task:
+/// What a request wants back for each input. Which kinds a model has follows from its task:
 /// [`ModelInfo::rows`](super::ModelInfo::rows).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputKind {
@@ -79,14 +79,15 @@ pub struct InferRequest {
     /// Which of the model's prompts is put before each text; `None` is the default one, if there is one. The default
     /// is not for pairs and ids; a request that names one may have neither.
     pub prompt_name: Option<String>,
-    /// By when it is wanted, and who goes before it.
+    /// Its deadline and priority.
     pub urgency: Urgency,
-    /// Who holds its answer.
+    /// The room that its answer is held in.
     pub room: AnswerRoom,
-    /// Whether who finds no room asks again: he is let in later, and does not count as refused.
+    /// Whether the caller waits and retries where there is no room: such a rejection is not counted, and the request
+    /// may be admitted before new ones.
     pub comes_again: bool,
-    /// Whether it is part of a request that has begun: who asks several models for it begins none anew, which a server that
-    /// stops would refuse.
+    /// Whether it is part of a request that has begun: an engine that runs several models then begins no new request,
+    /// which a stopping server would reject.
     pub goes_on: bool,
 }
 
@@ -151,20 +152,20 @@ pub struct Usage {
 /// text-embeddings-inference reports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// From the call to when the answer was there, whenever it is taken.
+    /// From the call until the answer was sent, whenever the caller takes it.
     pub total: Duration,
     /// From the call until the input was tokens (waiting for a tokenizer thread included).
     pub tokenization: Duration,
-    /// From tokens until its batch started.
+    /// From tokens until its batch started; 0 where the answer was cached.
     pub queue: Duration,
-    /// Its batch.
+    /// The time of its batch; 0 where the answer was cached.
     pub inference: Duration,
 }
 
 impl Add for Timings {
     type Output = Self;
 
-    /// Of two requests, one behind the other.
+    /// The timings of two requests, one after the other.
     fn add(self, other: Self) -> Self {
         Self {
             total: self.total + other.total,
@@ -178,12 +179,12 @@ impl Add for Timings {
 /// Whether requests are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// They are.
+    /// Requests are answered.
     Ready,
     /// The model is being built or measured; requests wait.
     Starting,
     /// The model cannot be run any more; every request fails.
     Failing,
-    /// New requests are refused, accepted ones are being answered.
+    /// New requests are rejected, accepted ones are being answered.
     Stopping,
 }

@@ -1,26 +1,27 @@
-//! How urgent a request is: by when its answer is wanted, and whom it lets pass.
+//! How urgent a request is: its deadline and its priority.
 
 use std::time::Instant;
 
-/// What a request says of itself; by default nothing.
+/// Deadline and priority of a request; by default none and normal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Urgency {
-    /// When its answer is worthless. Who is predicted to have none by then is refused at once, and what was not computed
-    /// by then never is. `None`: within what the server promises everybody, if it does.
+    /// When its answer becomes worthless. A request predicted to miss it is rejected at once, and inputs whose batch
+    /// has not begun by then are not computed. `None`: the deadline that the server promises by default, if any.
     pub deadline: Option<Instant>,
-    /// Its class.
+    /// Its priority class.
     pub priority: Priority,
 }
 
-/// Who goes first: a higher class before a lower one, until a request of that is overdue, and then every other time.
+/// Priority class: batches of a higher class go before those of a lower one. Once a request of the lower one is
+/// overdue, every other batch is for overdue requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// What nobody waits for: an index that is built at night.
+    /// Background work, such as building an index at night.
     Low,
-    /// Who says nothing.
+    /// Requests that name no class.
     #[default]
     Normal,
-    /// What somebody looks at a screen for.
+    /// Interactive work: a user waits for the answer.
     High,
 }
 
@@ -28,7 +29,7 @@ impl Priority {
     /// All of them, the lowest first.
     pub const ALL: [Self; 3] = [Self::Low, Self::Normal, Self::High];
 
-    /// What clients call it.
+    /// Its name in requests.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -52,7 +53,7 @@ impl From<Priority> for turbo_sched::Priority {
 }
 
 impl Urgency {
-    /// This one, or what `other` says where this one says nothing. Of two deadlines the earlier counts.
+    /// This one, or `other`'s priority where this one's is normal. Of two deadlines the earlier counts.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         let deadline = self.deadline.into_iter().chain(other.deadline).min();
