@@ -1,5 +1,5 @@
-//! What the engine counts, for metrics and for [`observed`](super::observed) alike. Handles are made once: on the worker's
-//! path there is no lookup by name.
+//! What the engine counts, for metrics and for [`observed`](super::observed). Handles are made once, so that the worker
+//! never looks one up by name.
 
 use std::{
     sync::Arc,
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{cache::Tier, metric_names as names};
 
-/// What the queue counts.
+/// The metrics of the queue.
 pub(super) struct QueueMetrics {
     batch_size: Histogram,
     batch_tokens: Histogram,
@@ -46,7 +46,7 @@ impl QueueMetrics {
         }
     }
 
-    /// This batch goes to the model; it is so full.
+    /// Counts a batch that goes to the model, and how full it is.
     pub(super) fn batch(&self, jobs: &[Job], fill: f64) {
         self.batch_fill.record(fill);
         self.batch_size.record(jobs.len() as f64);
@@ -54,22 +54,22 @@ impl QueueMetrics {
         self.observer.formed(jobs.iter().map(Job::tokens));
     }
 
-    /// A batch's predicted cost was so far from what it took; `median` of the recent ones.
+    /// Records the error of a batch's predicted cost, and the `median` error of recent ones.
     pub(super) fn predicted(&self, error: f64, median: Option<f64>) {
         self.cost_error.record(error);
         self.cost_error_median.set(median.unwrap_or(error));
     }
 
-    /// The client of an input has gone before its batch was computed.
+    /// Counts an input whose client went before its batch was computed.
     pub(super) fn dropped(&self) {
         self.dropped.increment(1);
     }
 }
 
-/// What of one batch in this time is planned a second time, to tell of it: that takes longer than counting.
+/// Least time between two batches whose plans are read, which takes longer than counting.
 const PLAN_EVERY: Duration = Duration::from_secs(1);
 
-/// Bytes that are planned and held for a model, as long as it is there.
+/// The gauges of planned and held bytes of a model, while it is loaded.
 pub(super) struct MemoryMetrics {
     largest: Bytes,
     last: Bytes,
@@ -81,7 +81,7 @@ pub(super) struct MemoryMetrics {
 }
 
 impl MemoryMetrics {
-    /// Of a model that has nothing yet.
+    /// Gauges of a model that holds nothing yet.
     pub(super) fn new(label: Option<&str>, observer: Arc<Observer>) -> Self {
         let planned =
             |batch| gauge!(names::PLANNED_BYTES, names::labels(label, [(names::BATCH, batch)]).iter());
@@ -97,12 +97,12 @@ impl MemoryMetrics {
         }
     }
 
-    /// The largest batch plans so much, and that is what there is.
+    /// Records the plan of the largest batch, and the bytes held.
     pub(super) fn reserved(&mut self, largest_planned: usize, held: HeldBytes) {
         self.tell(Memory { largest_planned, held, ..self.memory });
     }
 
-    /// A batch ran. `plan` says what it planned and what there is now, if it is asked.
+    /// Records a batch that ran. `plan` gives its planned bytes and the bytes held; it is called once a second at most.
     pub(super) fn ran(&mut self, plan: impl FnOnce() -> Option<(usize, HeldBytes)>) {
         if self.planned.is_none_or(|at| at.elapsed() >= PLAN_EVERY)
             && let Some((last_planned, held)) = plan()
@@ -122,7 +122,7 @@ impl MemoryMetrics {
     }
 }
 
-/// A gauge's part that is of one model: it goes with it, and leaves alone what another one with its label has.
+/// One model's share of a gauge. It is subtracted when dropped, and leaves the share of another model with the same label.
 struct Bytes(Gauge, usize);
 
 impl Bytes {
@@ -139,7 +139,7 @@ impl Drop for Bytes {
     }
 }
 
-/// Where the answers to inputs come from.
+/// The metrics of where the answers to inputs come from.
 pub(super) struct RecallMetrics {
     input_length: Histogram,
     hits: [Counter; Tier::ALL.len()],
@@ -161,28 +161,28 @@ impl RecallMetrics {
         }
     }
 
-    /// The answer to an input of so many tokens was kept there.
+    /// Counts an input of `tokens` tokens whose answer was cached in `tier`.
     pub(super) fn found(&self, tier: Tier, tokens: usize) {
         self.tokens(tokens);
         self.hits[tier as usize].increment(1);
         self.observer.recalled(Origin::Kept(tier), 1);
     }
 
-    /// The answer to an input of so many tokens was being computed.
+    /// Counts an input of `tokens` tokens whose answer was being computed for another.
     pub(super) fn shared(&self, tokens: usize) {
         self.tokens(tokens);
         self.shared.increment(1);
         self.observer.recalled(Origin::Others, 1);
     }
 
-    /// The answers to these have to be computed, though answers are kept.
+    /// Counts jobs that have to be computed, though there is a cache.
     pub(super) fn missed(&self, jobs: &[Job]) {
         self.computed(jobs);
         self.misses.increment(jobs.len() as u64);
         self.observer.recalled(Origin::Nowhere, jobs.len() as u64);
     }
 
-    /// The answers to these have to be computed.
+    /// Counts jobs that have to be computed, without a cache.
     pub(super) fn computed(&self, jobs: &[Job]) {
         jobs.iter().for_each(|job| self.tokens(job.tokens()));
     }
@@ -192,7 +192,7 @@ impl RecallMetrics {
     }
 }
 
-/// What is counted per input of an accepted request, under the names of the model's task.
+/// The metrics of requests and of their inputs; most have the names of the model's task.
 pub(super) struct TaskMetrics {
     count: Counter,
     success: Counter,
@@ -242,7 +242,7 @@ impl TaskMetrics {
         }
     }
 
-    /// A request has this error and no answer.
+    /// Counts a request that failed with this error, if it was for slots or time.
     pub(super) fn failed(&self, error: &EngineError) {
         match error {
             EngineError::Overloaded { .. } => self.missed(Miss::Slots),
@@ -263,12 +263,12 @@ impl TaskMetrics {
         self.observer.missed(miss);
     }
 
-    /// So many inputs came in: they are counted when what this gives is told to, or is dropped.
+    /// Inputs that were accepted: they are counted when the returned value is told to, or dropped.
     pub(super) fn accepted(&self, inputs: u64) -> Accepted<'_> {
         Accepted { count: &self.count, inputs }
     }
 
-    /// The inputs of a request with this place have their answers.
+    /// Records the answers to all inputs of a request with this place.
     pub(super) fn answered(&self, answers: &[Answer], place: &Place) {
         let (class, ended) = (place.terms().priority, place.ended());
         let total = ended.saturating_duration_since(place.terms().started);
@@ -287,7 +287,7 @@ impl TaskMetrics {
     }
 }
 
-/// The inputs of a request that was let in, until they are counted.
+/// The inputs of an admitted request, until they are counted.
 #[must_use = "they are counted when it is dropped"]
 pub(super) struct Accepted<'a> {
     count: &'a Counter,
@@ -300,7 +300,7 @@ impl Accepted<'_> {
         self.count.increment(std::mem::take(&mut self.inputs));
     }
 
-    /// Does not count them: it was refused after all, and comes again.
+    /// Does not count them: their request was rejected after all, and is retried.
     pub(super) fn forget(&mut self) {
         self.inputs = 0;
     }

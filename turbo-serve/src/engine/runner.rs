@@ -137,8 +137,8 @@ pub trait Runner: Send {
     /// Errors of the device. The batch is then lost and is released like others; the runner can still be used.
     fn poll(&mut self) -> Result<Progress, RunError>;
 
-    /// Appends rows of sequence number `sequence` of the oldest batch, which is done, as the model leaves them: `[pooled]`,
-    /// `[seq_len, tokens]` or `[selected.len(), selected]`, as wide as [`RowLens`](super::RowLens) says.
+    /// Appends rows of sequence number `sequence` of the oldest batch, which is done, as the model leaves them:
+    /// `[pooled]`, `[seq_len, tokens]` or `[selected.len(), selected]`, as wide as [`RowLens`](super::RowLens) says.
     ///
     /// # Errors
     /// Errors of the device; rows that the model does not have, or that no [`Sequence::rows`] of the batch named.

@@ -2,8 +2,8 @@
 //!
 //! In: a runner with memory for one input, a time budget. Out: the cost model that the batcher decides with, how large
 //! batches may become, and the runner with memory for them. A sparse grid of lengths and batch sizes is run from the
-//! smallest batch to the largest; what does not fit into the budget is left to the model's extrapolation, and traffic
-//! corrects it later. Where an earlier run has left its costs, a few batches are run to see whether they still hold.
+//! smallest batch to the largest; batches that the budget does not reach are extrapolated, and traffic corrects their
+//! costs later. Where an earlier run has kept its costs, a few batches are run to check whether they still hold.
 
 use std::time::{Duration, Instant};
 
@@ -20,13 +20,13 @@ use super::{
 
 /// Lengths and batch sizes of the grid are powers of this, and the largest.
 const STEP: usize = 4;
-/// A line of the log so often while batches are measured.
+/// Time between two lines of the log while batches are measured.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// Of a device's free memory the largest batch may plan one part in so many: plans of other sizes, kernels' scratch and
-/// other processes take some, too.
+/// The largest batch may plan one part in so many of a device's free memory: plans of other sizes, scratch memory of
+/// kernels and other processes take some, too.
 const MEMORY_SHARE: u64 = 2;
-/// Kept costs are given up when a batch takes so many times more or less: this is another machine, or a busy one, and
-/// neither tells what batches cost now.
+/// Kept costs are discarded when a batch takes this many times more or less: they are of another machine, or of a busy
+/// one, and are wrong for this one now.
 const ODD: f64 = 4.0;
 
 /// What is measured, and within which bounds.
@@ -38,30 +38,30 @@ pub(super) struct WarmUp<'a> {
     pub max_batch_tokens: BatchTokens,
     /// The limits that the largest batch follows from.
     pub info: &'a EngineInfo,
-    /// What time it is.
+    /// The current time.
     pub clock: &'a dyn Fn() -> Instant,
-    /// Where a batch waits for the device: others may serve meanwhile.
+    /// The seat on the device, on which other engines may serve meanwhile.
     pub seat: &'a Seat,
 }
 
-/// Kept costs that hold, and the batches that were run to find out.
+/// Kept costs that hold, and the batches that were run to check them.
 type Confirmed = (CostModel, Vec<(Candidate, Duration)>);
 
-/// What the batcher is to know of a runner that is warm.
+/// The result of a warm-up.
 pub(super) struct Warm {
     pub costs: CostModel,
     /// The largest batch; the runner has memory for it.
     pub capacity: Capacity,
     /// Most tokens that several inputs may share; one alone may have more.
     pub shared_tokens: usize,
-    /// How long it took to reserve that memory, beyond what there was before.
+    /// How long it took to reserve the memory that was missing.
     pub reserving: Duration,
-    /// What the costs were learnt from just now, or confirmed by.
+    /// The batches that were measured now, to learn the costs or to confirm kept ones.
     pub measured: Vec<(Candidate, Duration)>,
 }
 
 impl WarmUp<'_> {
-    /// What is known before anything is measured: where a time bounds the batches, that one input must fit.
+    /// The capacity to reserve before anything is measured: where a time bounds the batches, that of the longest input.
     pub(super) fn first_capacity(&self) -> Capacity {
         match self.max_batch_tokens {
             BatchTokens::AtMost(tokens) => self.info.capacity_of(tokens),
@@ -69,18 +69,18 @@ impl WarmUp<'_> {
         }
     }
 
-    /// Has `runner` reserve memory for the first capacity, if there is room for it: a number that somebody chose is an order,
-    /// and one input has to fit in any case.
+    /// Has `runner` reserve memory for the first capacity. A configured number of tokens is not reduced to fit, and the
+    /// longest input has to fit in any case.
     ///
     /// # Errors
-    /// [`StartError::Memory`]; whatever the runner fails with.
+    /// [`StartError::Memory`]; errors of the runner, as [`StartError::Runner`].
     pub(super) fn reserve_first(&self, runner: &mut dyn Runner) -> Result<(), StartError> {
         let _alone = planning();
         self.check_memory(runner)?;
         runner.reserve(self.first_capacity()).map_err(StartError::Runner)
     }
 
-    /// Whether the first capacity has room in the memory that `runner`'s device has free.
+    /// Checks that the first capacity fits into the free memory of `runner`'s device.
     fn check_memory(&self, runner: &mut dyn Runner) -> Result<(), StartError> {
         let Some(free) = runner.free_bytes() else { return Ok(()) };
         let asked = self.first_capacity();
@@ -93,11 +93,11 @@ impl WarmUp<'_> {
         Err(StartError::Memory { tokens, needed: needs, free, fits })
     }
 
-    /// Warms `runner` up, which has memory for [`WarmUp::first_capacity`]: costs are what `cache` has kept, if they still
-    /// hold; else they are measured, and kept.
+    /// Warms `runner` up, which has memory for [`WarmUp::first_capacity`]: takes the costs that `cache` has kept if
+    /// they still hold, else measures them and keeps them there.
     ///
     /// # Errors
-    /// Whatever the runner fails with.
+    /// Errors of the runner.
     pub(super) fn run(&self, runner: &mut dyn Runner, cache: Option<&CostCache>) -> Result<Warm, RunError> {
         if let Some(kept) = cache.and_then(CostCache::load).filter(|kept| kept.layout() == self.layout)
             && let Some((costs, measured)) = self.confirmed(kept, runner)?
@@ -107,7 +107,7 @@ impl WarmUp<'_> {
         let mut measuring = Measuring::new(self);
         let mut warm = self.sized(measuring.costs(runner)?, runner)?;
         if warm.capacity != self.first_capacity() {
-            // What more fits is so far a guess from smaller batches. It is not guessed a second time.
+            // How many tokens fit was extrapolated from smaller batches; the larger ones can only lower that number.
             let most = warm.shared_tokens;
             let costs = measuring.costs(runner)?;
             warm = Warm { shared_tokens: self.shared_tokens(&costs).min(most), costs, ..warm };
@@ -131,7 +131,7 @@ impl WarmUp<'_> {
         Ok(Warm { costs, capacity, shared_tokens, reserving: self.since(started), measured: Vec::new() })
     }
 
-    /// How many tokens the runner's device has memory for, where nobody chose a number.
+    /// Most tokens that the runner's device has memory for, where no number is configured.
     fn tokens_in_memory(&self, runner: &mut dyn Runner) -> usize {
         let most = self.max_batch_tokens.most();
         match (self.max_batch_tokens, runner.free_bytes()) {
@@ -152,8 +152,9 @@ impl WarmUp<'_> {
         }
     }
 
-    /// `kept`, having learnt from a few batches of this machine now; `None` where they contradict it. The batches are
-    /// the smallest, and larger ones that should take no longer than [`LONG_RUN`].
+    /// `kept`, corrected by a few batches that are run now; `None` where they contradict it, or none is short enough.
+    /// The batches are the smallest, the middle and the last of those of the grid that should take no longer than
+    /// [`LONG_RUN`].
     fn confirmed(&self, mut kept: CostModel, runner: &mut dyn Runner) -> Result<Option<Confirmed>, RunError> {
         let started = (self.clock)();
         let short = |&(seq_len, batch_size): &(u32, usize)| {
@@ -186,8 +187,8 @@ impl WarmUp<'_> {
         Ok(Some((kept, measured)))
     }
 
-    /// Whether a batch that is predicted to take `time` may come up: one of several inputs that takes far too long will
-    /// not be formed. (Twice the limit, for the prediction may be wrong.)
+    /// Whether a batch that is predicted to take `time` may be formed: one of several inputs that takes far too long
+    /// will not be. (Twice the limit, since the prediction may be wrong.)
     fn may_come_up(&self, batch_size: usize, time: Duration) -> bool {
         match self.max_batch_tokens {
             BatchTokens::Within(limit) => batch_size == 1 || time <= limit * 2,
@@ -195,8 +196,8 @@ impl WarmUp<'_> {
         }
     }
 
-    /// The least time of a few runs of a batch; others who want the device are told what is `expected`, and then what the last
-    /// run took.
+    /// The least time of a few runs of a batch. Engines that share the device are told how long each run will take: the
+    /// `expected` time, later the time of the last run.
     fn measure(
         &self,
         runner: &mut dyn Runner,
@@ -243,8 +244,8 @@ impl<'a> Measuring<'a> {
         Self { warm_up, started: now, told: now, measured: Vec::new(), beyond: None }
     }
 
-    /// Runs what was not run yet of the grid within the runner's capacity and the budget, and fits the costs to all of
-    /// it. The smallest point is always run.
+    /// Runs the grid's batches that were not run yet, within the runner's capacity and the budget, and fits the costs
+    /// to all measured ones. The smallest batch is always run.
     fn costs(&mut self, runner: &mut dyn Runner) -> Result<CostModel, RunError> {
         let WarmUp { layout, budget, .. } = *self.warm_up;
         let grid = grid(runner.capacity());
@@ -276,7 +277,7 @@ impl<'a> Measuring<'a> {
         cost_model(layout, &self.measured)
     }
 
-    /// Says what was done.
+    /// Logs what was measured.
     fn tell(&self) {
         let took_ms = self.warm_up.since(self.started).as_millis() as u64;
         tracing::info!(measured = self.measured.len(), took_ms, "warmed up");
@@ -326,7 +327,7 @@ fn powers_to(largest: usize) -> Vec<usize> {
     powers.take_while(|&n| n < largest).chain([largest]).collect()
 }
 
-/// A guess for a batch that was not run: the time per token of the largest one that was.
+/// A guess for a batch that was not run, from the time per token of the largest one that was.
 fn predict(measured: &[(Candidate, Duration)], candidate: &Candidate) -> Duration {
     let largest = measured.iter().max_by_key(|(largest, _)| largest.total_tokens);
     largest.map_or(Duration::ZERO, |(largest, time)| {
@@ -334,7 +335,7 @@ fn predict(measured: &[(Candidate, Duration)], candidate: &Candidate) -> Duratio
     })
 }
 
-/// Time of all runs of a batch that takes `once`.
+/// Time of all runs of a batch of which one takes `once`.
 fn runs_of(once: Duration) -> Duration {
     if once < LONG_RUN { once * RUNS as u32 } else { once }
 }
@@ -352,12 +353,12 @@ mod tests {
     use super::*;
     use crate::engine::{DeviceTurns, ModelInfo, Prompts, Rows, cost_cache::CostKey};
 
-    /// Takes 0.1 ms per token, on a clock of its own.
+    /// A runner that takes 0.1 ms per token, on its own clock.
     struct Slow<'a> {
         capacity: Capacity,
         batches: usize,
         taken_us: &'a AtomicU64,
-        /// Somebody else on its device, and the longest time that was told to that one.
+        /// Another engine's seat on its device, and the longest time that was reported to it.
         other: Seat,
         told: Duration,
     }
@@ -429,7 +430,7 @@ mod tests {
         }
     }
 
-    /// What a start comes to, and the batches that it ran.
+    /// The result of a warm-up, and the number of batches that it ran.
     fn started(
         info: &EngineInfo,
         batches: (Layout, BatchTokens),
@@ -440,7 +441,7 @@ mod tests {
         (warm, batches)
     }
 
-    /// The same beside somebody else on the device, and the longest time that was told to that one.
+    /// The same, and the longest time that was reported to another engine on the device.
     fn started_beside(
         info: &EngineInfo,
         (layout, max_batch_tokens): (Layout, BatchTokens),
@@ -458,7 +459,7 @@ mod tests {
         let mut runner = Slow { capacity, batches: 0, taken_us: &taken_us, other, told };
         let warm = warm_up.run(&mut runner, cache).unwrap();
         assert_eq!(warm.capacity, runner.capacity, "the runner has memory for what it is told");
-        // the smallest batch is run whatever the budget; what is begun is finished
+        // the smallest batch is run whatever the budget; a measurement that has begun is finished
         assert!(taken() < 2 * budget + LONG_RUN, "{:?} of {budget:?}", taken());
         (warm, runner.batches, runner.told)
     }
@@ -491,7 +492,7 @@ mod tests {
     #[test]
     fn a_batch_is_as_large_as_its_time_allows_and_one_input_alone_as_long_as_it_may_be() {
         for layout in [Layout::Packed, Layout::Padded] {
-            // More than one input fits: memory is reserved for what was not known before it was measured.
+            // More than one input fits: memory for them is reserved after measuring.
             let (warm, _) = started(&info(16, 64), (layout, WITHIN), 1000, None);
             assert!((250..=310).contains(&warm.shared_tokens), "{layout:?}: {}", warm.shared_tokens);
             assert_eq!(warm.capacity.batch_size, 64);

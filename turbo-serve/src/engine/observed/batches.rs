@@ -1,4 +1,4 @@
-//! The last batches, and what all of each second came to.
+//! The last batches, and the sums of each second's batches.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -6,17 +6,17 @@ use turbo_sched::{Candidate, Layout};
 
 use super::{Ran, seconds::Seconds};
 
-/// Batches that are kept.
+/// Most batches that are kept.
 const BATCHES: usize = 128;
-/// Sequences of a batch whose lengths are kept.
+/// Most sequences of a batch whose lengths are kept.
 pub const SEQUENCES: usize = 256;
-/// Seconds whose plan is made at a look: what takes a few dozen microseconds each holds up the worker.
+/// Most seconds that are planned after one read: each plan delays the worker by a few dozen microseconds.
 const PLANNED_AT_ONCE: usize = 24;
 
 /// A batch that was computed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
-    /// Which batch of its engine it was, from 0; those that were missed are not counted.
+    /// Its number in its engine, from 0; batches that were not recorded are not counted.
     pub number: u64,
     /// When it was done.
     pub done: Duration,
@@ -26,17 +26,17 @@ pub struct Batch {
     pub candidate: Candidate,
     /// Inputs that waited when it was formed, its own among them.
     pub waiting: usize,
-    /// What it was expected to take.
+    /// The time that it was predicted to take.
     pub predicted: Duration,
-    /// What it took.
+    /// The time that it took.
     pub took: Duration,
-    /// The longest that an input of it had waited when it began.
+    /// The longest time that one of its inputs had waited when it began.
     pub longest_wait: Duration,
-    /// The mean of that.
+    /// The mean time that its inputs had waited when it began.
     pub mean_wait: Duration,
 }
 
-/// What the batches of a second came to.
+/// The sums of the batches of one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchSecond {
     /// Batches that were done in it.
@@ -45,22 +45,22 @@ pub struct BatchSecond {
     pub inputs: u64,
     /// Their tokens.
     pub tokens: u64,
-    /// Tokens that they would be, were each input padded to the longest of its batch.
+    /// Their tokens if each input were padded to the longest of its batch.
     pub padded_tokens: u64,
-    /// What they took; what began earlier is counted where it ended.
+    /// The time that they took; all of a batch's time counts in the second in which it ended.
     pub took: Duration,
     /// Most inputs that waited when a batch was formed.
     pub most_waiting: usize,
     /// The batch with most tokens, as the layout counts them.
     pub largest: Candidate,
-    /// Bytes of activations that were planned for that batch; `None` while nobody has asked.
+    /// Bytes of activations that were planned for that batch; `None` until that is read.
     pub planned_bytes: Option<usize>,
 }
 
-/// Both, in memory that does not grow.
+/// The last batches and the seconds, in memory that does not grow.
 pub(super) struct Batches {
     last: VecDeque<Batch>,
-    /// Room for the lengths of batches that are still to come.
+    /// Buffers for the lengths of future batches.
     room: Vec<Vec<u32>>,
     next: u64,
     seconds: Seconds<BatchSecond>,
@@ -74,7 +74,7 @@ impl Default for Batches {
 }
 
 impl Batches {
-    /// Allocates nothing.
+    /// Records a batch that ended at `done`. Allocates nothing.
     pub(super) fn push(
         &mut self,
         done: Duration,
@@ -114,7 +114,7 @@ impl Batches {
         });
     }
 
-    /// Asks for the footprints of the largest batches of a few seconds, the newest first.
+    /// Reads the footprints of the largest batches of a few seconds, the newest first.
     pub(super) fn plan(&mut self, mut footprint: impl FnMut(&Candidate) -> Option<usize>) {
         let mut open: [Option<(u64, &mut BatchSecond)>; PLANNED_AT_ONCE] = Default::default();
         for (second, value) in self.seconds.iter_mut().filter(|(_, value)| value.planned_bytes.is_none()) {

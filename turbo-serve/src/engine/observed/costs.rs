@@ -1,13 +1,13 @@
-//! What batches cost, as a map: lengths by batch sizes.
+//! What batches cost, as a table of lengths by batch sizes.
 
 use std::time::Duration;
 
 use turbo_sched::{Candidate, CostModel, Layout, Limits, Source};
 
-/// What batches of sequences of one length cost, and what was measured of that at start.
+/// What batches of sequences of one length cost, and which were measured at start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostMap {
-    /// How sequences share a tensor: what the costs depend on.
+    /// How sequences share a tensor; the costs depend on it.
     pub layout: Layout,
     /// Tokens of each sequence, ascending.
     pub seq_lens: Vec<u32>,
@@ -15,9 +15,9 @@ pub struct CostMap {
     pub batch_sizes: Vec<usize>,
     /// A row for each length, with a cell for each batch size; `None` where no such batch is formed.
     pub cells: Vec<Option<Cell>>,
-    /// The line that packed costs lie on.
+    /// The linear model of packed costs.
     pub line: Option<Line>,
-    /// What was measured before the first request.
+    /// The batches measured before the first request.
     pub measured: Vec<MeasuredBatch>,
 }
 
@@ -26,14 +26,14 @@ pub struct CostMap {
 pub struct Cell {
     /// In seconds.
     pub seconds: f64,
-    /// How far that can be trusted.
+    /// Whether the cost was measured, interpolated or extrapolated.
     pub source: Source,
 }
 
-/// Seconds of a packed batch: fixed, and for each of its tokens, squared lengths and sequences.
+/// Coefficients of the seconds of a packed batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Line {
-    /// Before its first token.
+    /// For the batch itself.
     pub fixed: f64,
     /// For each token.
     pub per_token: f64,
@@ -52,7 +52,7 @@ pub struct MeasuredBatch {
     pub took: Duration,
 }
 
-/// The same, in memory that does not grow.
+/// The state of a [`CostMap`], in memory that does not grow.
 #[derive(Default)]
 pub(super) struct Costs {
     seq_lens: Vec<u32>,
@@ -86,7 +86,7 @@ impl Costs {
         map
     }
 
-    /// Takes over what `costs` have learnt. Allocates nothing.
+    /// Takes over the current estimates of `costs`. Allocates nothing.
     pub(super) fn follow(&mut self, costs: &CostModel) {
         let Self { seq_lens, batch_sizes, cells, .. } = self;
         let places = seq_lens.iter().flat_map(|&len| batch_sizes.iter().map(move |&size| alike(len, size)));
@@ -148,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// A machine on which a token takes a millisecond.
+    /// Costs of a machine on which a token takes a millisecond.
     fn costs() -> CostModel {
         let cost = |lens: &[u32]| {
             let candidate: Candidate = lens.iter().copied().collect();

@@ -1,35 +1,35 @@
-//! How long answers took: percentiles of the last minute, and how they went before.
+//! How long answers took: percentiles of the last minute, and of the intervals before.
 
 use std::{collections::VecDeque, time::Duration};
 
 use hdrhistogram::Histogram;
 
-/// Answers are put together for so long.
+/// Time over which answers share one histogram.
 pub const INTERVAL: Duration = Duration::from_secs(5);
-/// Intervals of which every answer is known: a minute, and the one that is not over.
+/// Intervals whose histograms are kept: a minute, and the current one.
 const KNOWN: u64 = 60 / INTERVAL.as_secs() + 1;
-/// Intervals of which the percentiles are.
+/// Intervals whose percentiles are kept.
 const TOLD: usize = 36;
-/// In microseconds; what takes longer counts as this.
+/// The longest time that is recorded, in microseconds; longer ones count as this.
 const LONGEST: u64 = 600_000_000;
-/// Values are told apart by this many digits: percentiles are right to a hundredth.
+/// Significant digits of recorded values: percentiles are exact to 1 %.
 const DIGITS: u8 = 2;
 
-/// From an input's arrival to its answer.
+/// Times from a request's arrival to its answer, one for each input.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Latencies {
-    /// Inputs of the last minute.
+    /// Inputs answered in the last minute.
     pub inputs: u64,
     /// Their percentiles; `None` without any.
     pub minute: Option<Percentiles>,
-    /// Percentiles of each [`INTERVAL`] that is over, and when it began; those without an input are left out.
+    /// When each past [`INTERVAL`] began, and its percentiles; intervals without an input are left out.
     pub intervals: Vec<(Duration, Percentiles)>,
 }
 
-/// So many of a hundred answers took no longer.
+/// Times within which this many of a hundred answers came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Percentiles {
-    /// Half of them.
+    /// 50 of 100.
     pub p50: Duration,
     /// 90 of 100.
     pub p90: Duration,
@@ -39,9 +39,9 @@ pub struct Percentiles {
 
 /// A histogram per interval.
 pub(super) struct Recorder {
-    /// Which interval each is of; `None` before its first.
+    /// Histograms in a ring, with the interval of each; `None` before its first.
     known: [(Option<u64>, Histogram<u32>); KNOWN as usize],
-    /// The one that is not over.
+    /// The interval that is not over.
     current: u64,
     told: VecDeque<(Duration, Percentiles)>,
 }
@@ -52,7 +52,7 @@ impl Recorder {
         Self { known, current: 0, told: VecDeque::with_capacity(TOLD) }
     }
 
-    /// `inputs` answers took this long each. Allocates nothing.
+    /// Records `inputs` answers that took this long each. Allocates nothing.
     pub(super) fn record(&mut self, now: Duration, inputs: u64, took: Duration) {
         let interval = interval(now);
         self.close_before(interval);
@@ -76,15 +76,15 @@ impl Recorder {
         Latencies { inputs: minute.len(), minute: percentiles(&minute), intervals }
     }
 
-    /// Tells of the intervals before `current` that are not told of yet, and makes room for it. That takes longer than an
-    /// answer should, but happens once in an interval.
+    /// Computes the percentiles of past intervals that lack them, and clears the slot of `current`. That is slow for an
+    /// answer's path, but happens once in an interval.
     fn close_before(&mut self, current: u64) {
         if current == self.current {
             return;
         }
         self.current = current;
         let told_until = self.told.back().map(|(began, _)| interval(*began));
-        // in the order of time: the slot of `current` is that of the oldest
+        // oldest first, whose slot is the one of `current`
         for age in (1..=KNOWN).rev() {
             let Some(of) = current.checked_sub(age) else { continue };
             let (slot, histogram) = &self.known[(of % KNOWN) as usize];

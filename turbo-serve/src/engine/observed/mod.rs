@@ -1,14 +1,14 @@
-//! What an engine has done lately, kept for whoever looks at it.
+//! Recent activity of an engine, recorded for dashboards.
 //!
 //! ```text
-//! worker ────────────▶ batches, by the second, costs    it never waits: while somebody reads, a batch is not written down
-//! tokenizer threads ─▶ cache hits, by the second ┐
-//! who awaits answers ▶ latencies of a minute ────┴────▶ Observed
+//! worker ────────────▶ batches, by the second, costs    it never waits: a batch that ends during a read is not
+//! recorded tokenizer threads ─▶ cache hits, by the second ┐ request futures ───▶ latencies of a minute ────┴────▶
+//! Observed
 //! ```
 //!
-//! All memory is taken at start. What the metrics count is counted here too, at the same places, so that both tell the
-//! same until a model is loaded again: the metrics of its name go on counting. What takes time (evaluating costs, planning
-//! memory) is done when somebody has looked.
+//! All memory is taken at start. What the metrics count is counted here too, at the same places, so that both agree
+//! until a model is loaded again: the metrics of its name go on counting. What takes time (evaluating costs, planning
+//! memory) is done only after a read.
 
 mod batches;
 mod costs;
@@ -40,10 +40,10 @@ use self::{
 };
 use super::{HeldBytes, Priority, waiting::Waiting};
 
-/// What an engine has done lately.
+/// Recent activity of an engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observed {
-    /// When the engine began: another time tells another engine.
+    /// When the engine began. Another time means another engine.
     pub began: SystemTime,
     /// Time since then; all times below are counted like it.
     pub now: Duration,
@@ -51,11 +51,11 @@ pub struct Observed {
     pub totals: Totals,
     /// Inputs that wait for their batch.
     pub waiting: usize,
-    /// How long the oldest of them has; `None` while none waits.
+    /// How long the oldest of them has waited; `None` while none waits.
     pub oldest_wait: Option<Duration>,
-    /// Predicted time until all that was let in is answered.
+    /// Predicted time until all admitted requests are answered.
     pub until_empty: Duration,
-    /// What came of the requests of each class, the highest first.
+    /// The requests of each priority class, the highest first.
     pub classes: Vec<Class>,
     /// The last batches that were computed, the oldest first.
     pub batches: Vec<Batch>,
@@ -63,37 +63,37 @@ pub struct Observed {
     pub batch_seconds: Vec<(u64, BatchSecond)>,
     /// Inputs of the last [`SECONDS`] seconds; seconds without any are left out.
     pub request_seconds: Vec<(u64, RequestSecond)>,
-    /// From an input's arrival to its answer.
+    /// Times from a request's arrival to its answer, one for each input.
     pub latencies: Latencies,
-    /// What batches cost, as it was known shortly after the look before this one.
+    /// The cost model, as it was shortly after the read before this one.
     pub costs: CostMap,
-    /// What is planned and held.
+    /// Memory that is planned and held.
     pub memory: Memory,
-    /// Batches that are not told of above, for somebody was looking when they were done.
+    /// Batches that `batches` and `batch_seconds` lack, because they ended during a read.
     pub unseen: u64,
 }
 
 /// Bytes of a model on its device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// What the plan of the largest batch takes: it is reserved.
+    /// Bytes of the plan of the largest batch, which are reserved.
     pub largest_planned: usize,
-    /// What that of the last batch does, of one batch each second at most; 0 before the first.
+    /// Bytes of the plan of a recent batch, read once a second at most; 0 before the first.
     pub last_planned: usize,
-    /// What the model has.
+    /// Bytes that the model holds.
     pub held: HeldBytes,
 }
 
-/// What the metrics of the same meaning count.
+/// Totals that the metrics of the same meaning count, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Batches that were given to the model.
+    /// Batches that were formed for the model.
     pub batches: u64,
     /// Inputs of those.
     pub inputs: u64,
     /// Tokens of those.
     pub tokens: u64,
-    /// Tokens that those would be, were each input padded to the longest of its batch.
+    /// Tokens of those if each input were padded to the longest of its batch.
     pub padded_tokens: u64,
     /// Inputs that were answered.
     pub answered: u64,
@@ -103,23 +103,23 @@ pub struct Totals {
     pub misses: Misses,
 }
 
-/// Where it is written down.
+/// Records the activity.
 pub(super) struct Observer {
     epoch: Instant,
     began: SystemTime,
     layout: Layout,
     counted: Counted,
-    /// Whether somebody has looked since costs and plans were last told.
+    /// Whether there was a read since costs and plans were last reported.
     looked: AtomicBool,
     worked: Mutex<Worked>,
-    /// Batches that the worker could not write down without waiting.
+    /// Batches that the worker could not record without waiting.
     unseen: AtomicU64,
     requests: Mutex<Requests>,
     waiting: Arc<Waiting>,
     memory: Mutex<Memory>,
 }
 
-/// What the worker counts where it must not wait.
+/// Counters that the worker increments without a lock.
 #[derive(Default)]
 struct Counted {
     batches: AtomicU64,
@@ -128,7 +128,7 @@ struct Counted {
     padded_tokens: AtomicU64,
 }
 
-/// What the worker writes.
+/// What the worker records under a lock, if it need not wait for that.
 #[derive(Default)]
 struct Worked {
     batches: Batches,
@@ -142,12 +142,12 @@ pub(super) struct Ran<'a, I> {
     pub waiting: usize,
     pub predicted: Duration,
     pub took: Duration,
-    /// Of each of its inputs the tokens, and the time that it had waited when the batch began.
+    /// Tokens of each of its inputs, and how long each had waited when the batch began.
     pub inputs: I,
 }
 
 impl Observer {
-    /// Times are counted from `epoch`, which is now; who waits is counted elsewhere.
+    /// Times are counted from `epoch`, which is now. Waiting inputs are read from `waiting`.
     pub(super) fn new(epoch: Instant, layout: Layout, waiting: Arc<Waiting>) -> Self {
         Self {
             epoch,
@@ -163,7 +163,7 @@ impl Observer {
         }
     }
 
-    /// The model is warm: what its batches cost, which of them may be, and what of that was `measured`.
+    /// Records the costs of a model that is warm, the limits of its batches, and the batches that were `measured`.
     pub(super) fn begins(
         &self,
         costs: &CostModel,
@@ -174,12 +174,12 @@ impl Observer {
         self.worked().costs = Costs::new(costs, limits, max_seq_len, measured);
     }
 
-    /// So much is planned and held.
+    /// Records the memory that is planned and held.
     pub(super) fn memory(&self, memory: Memory) {
         *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory;
     }
 
-    /// A batch of these lengths goes to the model.
+    /// Counts a batch of these lengths that goes to the model.
     pub(super) fn formed(&self, lens: impl Iterator<Item = usize>) {
         let (inputs, tokens, longest) = lens.fold((0, 0, 0), |(inputs, tokens, longest), len| {
             (inputs + 1, tokens + len as u64, len.max(longest))
@@ -192,7 +192,7 @@ impl Observer {
         }
     }
 
-    /// A batch was computed. Neither waits nor allocates.
+    /// Records a batch that was computed. Neither waits nor allocates.
     pub(super) fn ran(&self, ran: Ran<'_, impl Iterator<Item = (u32, Duration)>>) {
         match self.worked.try_lock() {
             Ok(mut worked) => worked.batches.push(self.epoch.elapsed(), self.layout, ran),
@@ -200,12 +200,13 @@ impl Observer {
         }
     }
 
-    /// Whether somebody has looked since what takes time was last told.
+    /// Whether there was a read since costs and plans were last reported.
     pub(super) fn is_looked_at(&self) -> bool {
         self.looked.load(Relaxed)
     }
 
-    /// Tells what batches cost, and what the largest ones planned. Evaluates `footprint` for a few batches at most.
+    /// Records costs, and the `footprint` of the largest batches, unless a read is in progress. Calls `footprint` for a
+    /// few batches at most.
     pub(super) fn tell(&self, costs: &CostModel, footprint: impl FnMut(&Candidate) -> Option<usize>) {
         if let Ok(mut worked) = self.worked.try_lock() {
             self.looked.store(false, Relaxed);
@@ -214,23 +215,23 @@ impl Observer {
         }
     }
 
-    /// So many inputs have their answers from there.
+    /// Counts inputs by the origin of their answers.
     pub(super) fn recalled(&self, origin: Origin, inputs: u64) {
         self.requests().recalled(self.epoch.elapsed(), origin, inputs);
     }
 
-    /// `inputs` of one request of this class have their answers, `total` after they came.
+    /// Records that a request of `inputs` inputs was answered, `total` after it came.
     pub(super) fn answered(&self, inputs: u64, class: Priority, total: Duration) {
         self.requests().answered(self.epoch.elapsed(), inputs, class, total);
     }
 
-    /// A request had no answer in time.
+    /// Counts a request that had no answer in time.
     pub(super) fn missed(&self, miss: Miss) {
         self.requests().missed(self.epoch.elapsed(), miss);
     }
 
-    /// All of it, as it is now; what was let in is predicted to be answered `until_empty` from now. What takes time is
-    /// told by the worker after this, for the next look.
+    /// The activity as recorded now; admitted requests are predicted to be answered `until_empty` from now. The worker
+    /// reports costs and plans after this, for the next read.
     pub(super) fn look(&self, until_empty: Duration) -> Observed {
         let (waiting, oldest) = self.waiting.look();
         let now = self.epoch.elapsed();

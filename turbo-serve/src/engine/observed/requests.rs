@@ -1,4 +1,4 @@
-//! What those do who ask: where their answers came from, and how long they took.
+//! Statistics of requests: where their answers came from, how long they took, and why they had none in time.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use crate::{
 /// Where an answer comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// It is kept there.
+    /// It is cached in this tier.
     Kept(Tier),
     /// It is being computed for another input.
     Others,
-    /// It has to be computed, though answers are kept.
+    /// It has to be computed, though there is a cache.
     Nowhere,
 }
 
-/// How many answers came from where, while answers are kept.
+/// How many answers came from where, with a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origins {
     /// They were kept in memory.
@@ -50,26 +50,26 @@ impl Origins {
 /// Why a request had no answer in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Miss {
-    /// It was not let in: all slots were taken.
+    /// It was rejected for want of slots.
     Slots,
-    /// It was not let in: its answer would have come too late.
+    /// It was rejected: its answer would have come too late.
     Deadline,
-    /// Its time was over, or less than it takes alone.
+    /// Its deadline passed, or allowed less time than it takes alone.
     Expired,
-    /// It was let in, and answered after the time that the server promises.
+    /// It was admitted, and answered after its deadline.
     Late,
 }
 
 /// How many requests had no answer in time, by why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Misses {
-    /// They were not let in: all slots were taken.
+    /// They were rejected for want of slots.
     pub slots: u64,
-    /// They were not let in: their answers would have come too late.
+    /// They were rejected: their answers would have come too late.
     pub deadline: u64,
-    /// Their time was over, or less than they take alone.
+    /// Their deadlines passed, or allowed less time than they take alone.
     pub expired: u64,
-    /// They were let in, and answered after the time that the server promises.
+    /// They were admitted, and answered after their deadlines.
     pub late: u64,
 }
 
@@ -85,21 +85,21 @@ impl Misses {
     }
 }
 
-/// What came of the inputs of a second.
+/// The inputs and requests of one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestSecond {
     /// Where their answers came from.
     pub origins: Origins,
-    /// Inputs that were answered, whatever with.
+    /// Inputs that were answered, wherever their rows came from.
     pub answered: u64,
     /// Requests that had no answer in time.
     pub misses: Misses,
 }
 
-/// What came of the requests of one class.
+/// The requests of one priority class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Class {
-    /// Which one.
+    /// The class.
     pub priority: Priority,
     /// Its inputs that wait for their batch.
     pub waiting: usize,
@@ -163,7 +163,7 @@ impl Requests {
         (self.seconds.until(now.as_secs()), self.latencies.look(now))
     }
 
-    /// Of each class, the highest first; so many of them wait.
+    /// The statistics of each class, the highest first; `waiting` counts the waiting inputs of each.
     pub(super) fn classes(&mut self, now: Duration, waiting: ByClass) -> Vec<Class> {
         let Self { totals, by_class, .. } = self;
         let class = |priority: Priority| {

@@ -1,14 +1,13 @@
-//! Something of each of the last seconds, in memory that does not grow.
+//! A value for each of the last seconds, in memory that does not grow.
 
-/// Seconds that are kept.
+/// Number of seconds that are kept.
 pub const SECONDS: u64 = 180;
 
 /// A value per second, the last [`SECONDS`] of them.
 pub(super) struct Seconds<T>(Box<[Option<(u64, T)>]>);
 
 impl<T: Copy + Default> Seconds<T> {
-    /// The value of this second. Seconds come in ascending order; one that is older than what took its place is counted to
-    /// that.
+    /// The value of this second. Seconds should ascend; one that is older than what its slot holds gets that value.
     pub(super) fn at(&mut self, second: u64) -> &mut T {
         let slot = &mut self.0[(second % SECONDS) as usize];
         if slot.is_none_or(|(of, _)| of < second) {
@@ -17,12 +16,12 @@ impl<T: Copy + Default> Seconds<T> {
         &mut slot.get_or_insert_default().1
     }
 
-    /// All that are there, in no order.
+    /// All kept seconds and their values, in no order.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut T)> {
         self.0.iter_mut().flatten().map(|(second, value)| (*second, value))
     }
 
-    /// Those of the [`SECONDS`] that end with `now`, the oldest first; seconds in which nothing was written are left out.
+    /// Values of the [`SECONDS`] seconds up to `now`, the oldest first; seconds in which nothing was written are left out.
     pub(super) fn until(&self, now: u64) -> Vec<(u64, T)> {
         let mut kept: Vec<_> =
             self.0.iter().flatten().copied().filter(|(second, _)| second + SECONDS > now).collect();
