@@ -1,8 +1,8 @@
 //! How many tokens a batch may have: a number, or what this machine computes in a given time.
 //!
-//! In: measured costs and a time. Out: tokens. Whoever arrives while a batch runs waits for its end, so a batch that is
-//! larger than it has to be costs latency; on a CPU, where a product of some forty rows is as fast as it gets per row,
-//! it brings nothing. So the default is a time, and a slow machine forms smaller batches than a fast one.
+//! In: measured costs and a time. Out: tokens. A request that arrives while a batch runs waits for its end, so a
+//! needlessly large batch costs latency. On a CPU it gains nothing: a product of some forty rows is already as fast per
+//! row as any. So the default is a time, and a slow machine forms smaller batches than a fast one.
 
 use std::{ops::Range, time::Duration};
 
@@ -11,10 +11,10 @@ use turbo_sched::{Candidate, CostModel};
 /// Most tokens of one batch, counted with padding where the model pads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchTokens {
-    /// So many.
+    /// This many.
     AtMost(usize),
-    /// As many as are predicted to take no longer than this where several inputs share them, and no more than
-    /// [`BatchTokens::MOST`]. One input alone may always be as long as the model takes.
+    /// As many as several inputs are predicted to take no longer than this for, [`BatchTokens::MOST`] at most. One
+    /// input alone may always be as long as the model takes.
     Within(Duration),
 }
 
@@ -30,7 +30,7 @@ impl BatchTokens {
         }
     }
 
-    /// The most tokens of an input of a model that takes `own`.
+    /// The most tokens of one input, for a model that takes `own`.
     pub(super) fn longest_input(self, own: usize) -> usize {
         match self {
             Self::AtMost(tokens) => own.min(tokens),
@@ -40,23 +40,23 @@ impl BatchTokens {
 }
 
 impl Default for BatchTokens {
-    /// Within a tenth of a second: a wait that people do not mind, and many times what starting a batch costs.
+    /// Within a tenth of a second: a wait that users accept, and many times the fixed cost of a batch.
     fn default() -> Self {
         Self::Within(Duration::from_millis(100))
     }
 }
 
 /// The most tokens, up to `most`, of a batch that is predicted to take no longer than `limit`, made of inputs as long
-/// as they may be: of their kind the dearest. Where a single token takes half of the limit and more, it is twice as
-/// long as that: or else most of the work would be starting batches.
+/// as they may be: the most expensive ones for their tokens. The limit is at least twice the time of a single token, or
+/// else most of the time would go to the fixed cost of batches.
 pub(super) fn tokens_within(costs: &CostModel, limit: Duration, max_seq_len: usize, most: usize) -> usize {
     let time = |tokens: usize| costs.cost(&longest_of(tokens, max_seq_len)).as_duration();
     let limit = limit.max(time(1).saturating_mul(2));
     largest_of(1..most + 1, |tokens| time(tokens) <= limit)
 }
 
-/// The most tokens, up to `most`, of a batch whose `footprint` in bytes is within `free`, made of inputs as long as they
-/// may be; at least one input's.
+/// The most tokens, up to `most`, of a batch whose `footprint` in bytes is within `free`, made of inputs as long as
+/// they may be; at least those of one such input.
 pub(super) fn tokens_in_memory(
     mut footprint: impl FnMut(&Candidate) -> usize,
     free: u64,
@@ -67,7 +67,7 @@ pub(super) fn tokens_in_memory(
     largest_of(max_seq_len.min(most)..most + 1, fits)
 }
 
-/// The largest of `numbers` that `fits`, as all smaller ones do; the first is not asked.
+/// The largest of `numbers` that `fits`, found by bisection. The first is taken to fit, and is not checked.
 pub(super) fn largest_of(numbers: Range<usize>, mut fits: impl FnMut(usize) -> bool) -> usize {
     let Range { start: mut largest, end: mut exceeds } = numbers;
     while exceeds - largest > 1 {
@@ -77,7 +77,7 @@ pub(super) fn largest_of(numbers: Range<usize>, mut fits: impl FnMut(usize) -> b
     largest
 }
 
-/// So many tokens in as few inputs as possible.
+/// A batch of this many tokens in as few inputs as possible.
 pub(super) fn longest_of(tokens: usize, max_seq_len: usize) -> Candidate {
     let max_seq_len = max_seq_len.max(1);
     let len = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);

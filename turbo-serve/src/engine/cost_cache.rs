@@ -1,9 +1,9 @@
-//! Measured costs on disk: a server that starts again begins with what the last one had learnt.
+//! Measured costs on disk: a restarted server begins with the costs of its last run.
 //!
 //! In: a folder, and everything that a batch's cost depends on. Out: one small JSON file per such [`CostKey`], written
 //! aside and renamed: a reader sees a whole file or none, and servers that share a folder never wait for each other;
-//! the last one wins. Nothing here stops a server: what cannot be read is measured again, what cannot be written is lost,
-//! and a line of the log says so.
+//! the last write wins. No error here stops a server: costs that cannot be read are measured again, those that cannot
+//! be written are lost, and the log says so.
 
 use std::{
     fs, io,
@@ -22,24 +22,24 @@ use twox_hash::XxHash3_128;
 
 use super::{Capacity, worker::chain};
 
-/// What was learnt is written so often: a server that is killed loses no more than this.
+/// Time between two writes: a server that is killed loses no more than this, plus the write in progress.
 const EVERY: Duration = Duration::from_secs(180);
 
 /// Everything that the cost of a batch depends on. Costs that were kept under another key are not used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CostKey {
-    /// What people call the model.
+    /// The model's short name.
     model: String,
     /// Digest of what is computed, operator by operator, with all sizes.
     computes: String,
     dtype: String,
     /// Device, instruction set and threads: `cpu (avx512, 2 threads)`.
     device: String,
-    /// As the system names it: a folder may be shared between machines.
+    /// The processor as the system names it: a folder may be shared between machines.
     processor: String,
     layout: String,
-    /// Batches up to this size were measured.
+    /// The capacity up to which batches were measured.
     max_batch_size: usize,
     max_batch_tokens: usize,
     max_seq_len: usize,
@@ -48,8 +48,8 @@ pub(super) struct CostKey {
 }
 
 impl CostKey {
-    /// * `model`: what people call it.
-    /// * `computes`: what is computed, as text; the same text costs the same.
+    /// * `model`: its short name.
+    /// * `computes`: what is computed, as text; the same text has the same costs.
     /// * `device`: device, instruction set and threads.
     pub(super) fn new(
         model: &str,
@@ -72,7 +72,7 @@ impl CostKey {
         }
     }
 
-    /// `minilm-3f2a….json`: a name for people, and a digest of the whole key.
+    /// `minilm-3f2a….json`: a readable name, and a digest of the whole key.
     fn file_name(&self) -> String {
         let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
         let name: String = self.model.chars().take(60).map(plain).collect();
@@ -108,7 +108,7 @@ impl CostCache {
         Self { file: dir.join(key.file_name()), key }
     }
 
-    /// The costs that were kept; `None` where there are none that can be used.
+    /// The kept costs; `None` where there are none that can be used.
     pub(super) fn load(&self) -> Option<CostModel> {
         let file = self.file.display();
         match load::<Kept>(&self.file) {
@@ -131,7 +131,7 @@ impl CostCache {
         }
     }
 
-    /// Keeps `costs`; where that fails, a line of the log says so.
+    /// Writes `costs`; a failure is logged.
     pub(super) fn save(&self, costs: CostModel) {
         let dir = self.file.parent().unwrap_or(Path::new("."));
         let cannot = |error: String| {
@@ -166,7 +166,7 @@ impl From<CostModel> for Costs {
     }
 }
 
-/// Writes what the worker learns: every few minutes on a thread of its own, and once more at the end.
+/// Writes the costs that the worker learns: every few minutes on another thread, and once more at the end.
 #[derive(Debug)]
 pub(super) struct CostKeeper {
     cache: Option<Arc<CostCache>>,
@@ -178,7 +178,7 @@ pub(super) struct CostKeeper {
 }
 
 impl CostKeeper {
-    /// Keeps in `cache`, or nowhere.
+    /// Writes to `cache`, if there is one.
     pub(super) fn new(cache: Option<CostCache>) -> Self {
         Self::writing_every(EVERY, cache)
     }
@@ -188,8 +188,8 @@ impl CostKeeper {
         Self { cache, every, due: Instant::now() + every, writing: None, learnt: false }
     }
 
-    /// Called after each batch. Nearly always it looks at the clock and returns; when it is time, `costs` are copied
-    /// and written elsewhere.
+    /// Called after each batch. Nearly always it checks the clock and returns; when a write is due, it copies `costs`
+    /// and writes them on another thread.
     pub(super) fn learnt(&mut self, costs: &CostModel) {
         let Some(cache) = &self.cache else { return };
         self.learnt = true;
@@ -206,9 +206,9 @@ impl CostKeeper {
         }
     }
 
-    /// Writes what is not yet written; waits for the disk.
+    /// Writes what was learnt since the last write; waits for the disk.
     pub(super) fn finish(self, costs: &CostModel) {
-        // A write that panicked has said so, and the next one does not depend on it.
+        // A panic of the last write was reported there, and the next write does not depend on it.
         drop(self.writing.map(JoinHandle::join));
         if let Some(cache) = self.cache.filter(|_| self.learnt) {
             cache.save(costs.clone());
@@ -216,7 +216,7 @@ impl CostKeeper {
     }
 }
 
-/// XXH3 in hexadecimal: names a file, and protects nothing.
+/// XXH3 in hexadecimal, to name a file; no protection against forgery.
 fn digest(bytes: &[u8]) -> String {
     format!("{:032x}", XxHash3_128::oneshot(bytes))
 }
@@ -293,7 +293,7 @@ mod tests {
         let names: std::collections::BTreeSet<String> = keys.iter().map(CostKey::file_name).collect();
         assert_eq!(names.len(), keys.len());
         assert!(names.iter().all(|name| name.starts_with("org-") && name.ends_with(".json")), "{names:?}");
-        // Files of earlier versions have 16 digits, and are not found.
+        // The names of earlier versions have 16 digits, and are not found.
         assert!(names.iter().all(|name| name.len() == "org-model-.json".len() + 32), "{names:?}");
     }
 
@@ -313,7 +313,7 @@ mod tests {
         assert!(cache.load().is_some());
     }
 
-    /// Root may write anywhere, so the folder is one that cannot be: below a file.
+    /// Root may write anywhere, so the folder is one that cannot exist: below a file.
     #[test]
     fn a_folder_that_cannot_be_written_costs_only_the_cache() {
         let file = tempfile::NamedTempFile::new().unwrap();

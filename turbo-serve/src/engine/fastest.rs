@@ -1,17 +1,17 @@
-//! How long a batch takes: the fastest of a few runs counts, the others were disturbed.
+//! How long a batch takes: the fastest of a few runs, since other work of the machine slows down the rest.
 
 use std::time::Duration;
 
-/// A batch is run at most so often.
+/// Most runs of one batch.
 pub(super) const RUNS: usize = 3;
 
-/// A batch that took this long is not run again: what disturbs a run is short against it.
+/// A batch that took this long is not run again: disturbances are short against it.
 pub const LONG_RUN: Duration = Duration::from_millis(100);
 
-/// The least that `run` took: of three calls, or of fewer where one took [`LONG_RUN`].
+/// The least time that `run` returns: of three calls, or of fewer where one took [`LONG_RUN`].
 ///
 /// # Errors
-/// What `run` fails with.
+/// The error of `run`.
 pub fn fastest<E>(mut run: impl FnMut() -> Result<Duration, E>) -> Result<Duration, E> {
     let mut fastest = Duration::MAX;
     for _ in 0..RUNS {

@@ -1,4 +1,4 @@
-//! From the worker's answers to a response: what is left to do per row, off the worker thread.
+//! From answers to a response: the last steps per row, off the worker thread.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use turbo_models::l2_normalize;
 
 use super::{InferResponse, OutputKind, Row, Timings, Usage, ticket::Answer};
 
-/// The response to a request that was answered after `total`; `answers` are in the order of its inputs, at least one, in
-/// rows of `row_len` values.
+/// The response to a request that was answered after `total`. `answers` are in the order of its inputs, at least one,
+/// with rows of `row_len` values.
 ///
 /// A pooled row is cut to the first `dimensions` values and then normalised: a Matryoshka prefix has norm 1 again.
 pub(super) fn finish(

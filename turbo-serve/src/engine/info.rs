@@ -13,21 +13,21 @@ pub struct ModelInfo {
     pub model_id: String,
     /// Its commit on the Hub, where it came from there.
     pub sha: Option<String>,
-    /// What people call it: the last part of its name.
+    /// Its short name: the last part of its name.
     pub name: String,
-    /// What products are computed in: `float32`, `bfloat16`, `int8`.
+    /// Data type that products are computed in: `float32`, `float16`, `bfloat16`, `int8`.
     pub dtype: &'static str,
-    /// What the model runs on, as a person calls it: `cpu (avx512, 2 threads)`.
+    /// The device it runs on, readable: `cpu (avx512, 2 threads)`.
     pub device: String,
     /// What is computed of an input.
     pub task: Task,
-    /// What the logits of a classifier are about, in their order; shared, for every answer names some.
+    /// Labels of a classifier's logits, in their order; shared, since every answer names some.
     pub labels: Arc<[String]>,
     /// How these logits become scores.
     pub score_function: ScoreFunction,
-    /// How the only one of a cross-encoder does where its folder is taken at its word: by the function that it names.
+    /// How the logit of a cross-encoder becomes a score by the function that its folder names; a sigmoid if it names none.
     pub pair_score_function: ScoreFunction,
-    /// What stands for a word that a masked language model is to guess, where its tokenizer has it.
+    /// The mask token of a masked language model, where its tokenizer has one.
     pub mask_token: Option<MaskToken>,
     /// What may be put before texts.
     pub prompts: Prompts,
@@ -41,7 +41,7 @@ pub struct ModelInfo {
     pub type_vocab_size: usize,
 }
 
-/// What stands for a word to be guessed.
+/// The token that stands for a word to be predicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MaskToken {
     /// Its id.
@@ -77,11 +77,11 @@ pub struct EngineInfo {
     pub max_client_batch_size: usize,
     /// Most inputs in the server at a time.
     pub max_concurrent_requests: usize,
-    /// What happens to inputs that are too long when a request does not say: cut at the end, or refused.
+    /// Whether inputs that are too long are cut at the end, or rejected, when their request does not say.
     pub auto_truncate: bool,
-    /// Threads that make tokens; 0 where the model has no tokenizer and inputs must be ids.
+    /// Tokenizer threads; 0 where the model has no tokenizer and inputs must be ids.
     pub tokenization_workers: usize,
-    /// Most bytes that answers are kept in; `None` where none are kept.
+    /// Most bytes of memory of the response cache; `None` without one.
     pub cache_bytes: Option<usize>,
     /// Version of this server.
     pub version: &'static str,

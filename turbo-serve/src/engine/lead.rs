@@ -1,26 +1,26 @@
 //! How long before a batch is done the next one is submitted.
 //!
-//! Too late, and the device waits; too early, and what arrives meanwhile waits for the batch after that. So it is twice
-//! what submitting takes.
+//! Too late, and the device waits; too early, and later arrivals wait for the batch after that. So it is twice the time
+//! that submitting takes.
 
 use std::time::Duration;
 
-/// The least: what predictions are wrong by anyway.
+/// The least lead: the error of predictions.
 const LEAST: Duration = Duration::from_micros(200);
 
-/// What submitting a batch takes, as far as is known.
+/// How long submitting a batch takes, as measured.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lead {
     submitting: Duration,
 }
 
 impl Lead {
-    /// Submitting a batch took so long. The longest counts, and is forgotten within some batches.
+    /// Records how long submitting a batch took. The longest time counts, and decays by an eighth with each batch.
     pub(super) fn observe(&mut self, took: Duration) {
         self.submitting = took.max(self.submitting - self.submitting / 8);
     }
 
-    /// So long before the runner is predicted to be idle.
+    /// How long before the runner is predicted to be idle the next batch is submitted.
     pub(super) fn time(&self) -> Duration {
         (self.submitting * 2).max(LEAST)
     }

@@ -122,7 +122,7 @@ impl MemoryMetrics {
     }
 }
 
-/// One model's share of a gauge. It is subtracted when dropped, and leaves the share of another model with the same label.
+/// One model's share of a gauge, subtracted when dropped. Another model with the same label keeps its share.
 struct Bytes(Gauge, usize);
 
 impl Bytes {
@@ -182,7 +182,7 @@ impl RecallMetrics {
         self.observer.recalled(Origin::Nowhere, jobs.len() as u64);
     }
 
-    /// Counts jobs that have to be computed, without a cache.
+    /// Records the lengths of jobs that have to be computed.
     pub(super) fn computed(&self, jobs: &[Job]) {
         jobs.iter().for_each(|job| self.tokens(job.tokens()));
     }

@@ -1,4 +1,4 @@
-//! What some embedding models want to read before a text: `query: `, `Represent this sentence: `.
+//! Prompts that some embedding models expect before a text: `query: `, `Represent this sentence: `.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ pub struct Prompts {
 }
 
 impl Prompts {
-    /// What to put before the texts of a request.
+    /// The prompt of a request that names this one, or none.
     ///
     /// # Errors
-    /// [`EngineError::UnknownPrompt`], which names those there are.
+    /// [`EngineError::UnknownPrompt`], which names the model's prompts.
     pub fn choose(&self, name: Option<&str>) -> Result<Prompt, EngineError> {
         let Some(name) = name else {
             return Ok(self.default.clone().map_or(Prompt::None, Prompt::Default));
@@ -30,19 +30,19 @@ impl Prompts {
     }
 }
 
-/// What is put before the texts of one request.
+/// The prompt of the texts of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Prompt {
-    /// Nothing.
+    /// No prompt.
     None,
-    /// The model's default; what is not a plain text goes without.
+    /// The model's default; inputs that are not plain texts get none.
     Default(String),
-    /// What the request asked for; what is not a plain text is refused.
+    /// The one that the request names; inputs that are not plain texts are rejected.
     Named(String),
 }
 
 impl Prompt {
-    /// The text with what is put before it.
+    /// The text with the prompt before it.
     #[must_use]
     pub fn before<'a>(&self, text: &'a str) -> std::borrow::Cow<'a, str> {
         match self {
@@ -59,7 +59,7 @@ impl Prompt {
         }
     }
 
-    /// Refuses what is not a plain text, where a prompt was asked for by name.
+    /// Rejects an input that is not a plain text, where the request names a prompt.
     pub(super) fn check(&self, input: usize) -> Result<(), EngineError> {
         match self {
             Self::Named(_) => Err(EngineError::PromptNeedsText { input }),

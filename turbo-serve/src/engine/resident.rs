@@ -1,9 +1,9 @@
-//! Memory that this process holds, and that it may still take.
+//! Memory that this process holds, and how much more it may take.
 
 use std::{fs, path::Path};
 
-/// Bytes of this process that lie in memory, as the system counts them: pages of files that it has mapped included.
-/// `None` where the system does not tell.
+/// Resident bytes of this process, as the system counts them: pages of mapped files included. `None` where the system
+/// does not report them.
 #[must_use]
 pub fn resident_bytes() -> Option<u64> {
     // `VmRSS:     12345 kB`; Linux alone has this file.
@@ -12,8 +12,8 @@ pub fn resident_bytes() -> Option<u64> {
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// Bytes that this process can still take without anybody having to go for it: what the system has to spare, and what its
-/// control groups leave; pages of files are given back for the asking. `None` where the system does not tell.
+/// Bytes that this process can still take: the lesser of what the system has available and what its control groups
+/// leave. Cached pages of files count as free. `None` where the system does not report it.
 pub(crate) fn available_bytes() -> Option<u64> {
     let spare = available_in(&read(Path::new("/proc/meminfo"))?)?;
     let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
@@ -31,31 +31,31 @@ fn available_in(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// What is called how in the folder of a control group.
+/// Names of the files of a control group.
 struct Names {
     limit: &'static str,
     used: &'static str,
-    /// Kinds of memory in `memory.stat`: what is given back for the asking.
+    /// Kinds of memory in `memory.stat` that the kernel can reclaim: cached pages of files.
     of_files: [&'static str; 2],
 }
 
 const V2: Names =
     Names { limit: "memory.max", used: "memory.current", of_files: ["active_file", "inactive_file"] };
-/// Those with `total_` count the groups below, as limit and use do.
+/// The kinds with `total_` include the groups below, as limit and use do.
 const V1: Names = Names {
     limit: "memory.limit_in_bytes",
     used: "memory.usage_in_bytes",
     of_files: ["total_active_file", "total_inactive_file"],
 };
 
-/// The least that is left in any of the control groups that `groups`, such as `/proc/self/cgroup`, names and in those around
-/// them; `root` is where they are mounted. `None` where none has a limit.
+/// The least number of bytes left in the control groups that `groups`, the text of `/proc/self/cgroup`, names, and in
+/// those around them; `root` is where they are mounted. `None` where none has a limit.
 fn left_in_groups(root: &Path, groups: &str) -> Option<u64> {
     groups.lines().filter_map(|line| left_around(root, line)).min()
 }
 
-/// The same of one line, `0::/path` (v2) or `4:memory:/path` (v1). In a container the path may be the host's: of that nothing
-/// is mounted but the container's own group, as if it were the outermost.
+/// The same for one line, `0::/path` (v2) or `4:memory:/path` (v1). In a container the path may be the host's. Of that,
+/// only the container's own group is mounted, as if it were the outermost.
 fn left_around(root: &Path, line: &str) -> Option<u64> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (controllers, path) = (fields.next()?, fields.next()?);
@@ -74,8 +74,8 @@ fn left_in_group(group: &Path, names: &Names) -> Option<u64> {
     left_of(&read(&group.join(names.limit))?, &read(&group.join(names.used))?, &stat, &names.of_files)
 }
 
-/// Files of a control group; `limit` is `max` for one of v2 without a limit, and `stat` has a line like `active_file 12345` for
-/// each kind of memory that `used` is made of.
+/// Bytes left by the texts of a control group's files. `limit` is `max` for one of v2 without a limit; `stat` has a
+/// line like `active_file 12345` for each kind of memory in `used`.
 fn left_of(limit: &str, used: &str, stat: &str, of_files: &[&str]) -> Option<u64> {
     let bytes = |text: &str| text.trim().parse::<u64>().ok();
     let of_file = |line: &str| match line.split_once(' ')? {

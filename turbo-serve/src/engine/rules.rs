@@ -1,5 +1,4 @@
-//! What makes an input valid, and how it becomes what the model reads: padding, length limits, truncation and prompts
-//! are settled here, once.
+//! Validates inputs and encodes them: padding, length limits, truncation and prompts are all handled here.
 //!
 //! In: one input of a request. Out: its [`Encoded`], which the model can run whatever other inputs share its batch.
 
@@ -24,7 +23,7 @@ pub(super) struct Rules {
     pub type_vocab_size: usize,
 }
 
-/// How the inputs of one request are made into tokens.
+/// How the inputs of one request are encoded.
 pub(super) struct Manner {
     pub truncation: Truncation,
     /// Where it is less than the model's own.
@@ -35,7 +34,7 @@ pub(super) struct Manner {
 }
 
 impl Rules {
-    /// What the model reads of input number `input` of its request.
+    /// Validates and encodes `value`, input number `input` of its request.
     pub(super) fn encode(
         &self,
         input: usize,
@@ -60,7 +59,7 @@ impl Rules {
             }
             Input::Ids(ids) => {
                 prompt.check(input)?;
-                // Before they are cut: no token is cut off for padding.
+                // Padding is removed before ids are cut, so that no token is cut off for it.
                 let ids = cut(input, self.unpadded(ids), truncation, limit)?;
                 Encoded { input_ids: ids.to_vec(), ..Encoded::default() }
             }
@@ -70,23 +69,23 @@ impl Rules {
                 encoded.clone()
             }
         };
-        // Ids of a tokenizer are looked at too: its vocabulary may be larger than the model's.
+        // Ids of a tokenizer are checked too: its vocabulary may be larger than the model's.
         self.check_ids(input, &encoded)?;
         let tokens = self.unpadded(&encoded.input_ids).len();
         encoded.input_ids.truncate(tokens);
         encoded.token_type_ids.truncate(tokens);
-        // Of what is left: padding that is cut off has no rows.
+        // Checked against what is left: removed padding has no rows.
         check_selection(input, &encoded, manner.selects)?;
         Ok(encoded)
     }
 
-    /// These without padding at their end; where there is nothing else, the first stays.
+    /// `ids` without padding at their end; where all are padding, the first stays.
     fn unpadded<'a>(&self, ids: &'a [u32]) -> &'a [u32] {
         let last = ids.iter().rposition(|&id| Some(id) != self.padding_id).unwrap_or(0);
         &ids[..ids.len().min(last + 1)]
     }
 
-    /// The tokens of text number `input` of `request`, to be looked at.
+    /// Tokenizes text number `input` of `request`.
     pub(super) fn tokens(&self, input: usize, request: &TokenizeRequest) -> Result<Tokenized, EngineError> {
         let prompt = &request.prompt;
         let texts = match &request.texts[input] {
@@ -104,12 +103,12 @@ impl Rules {
         Ok(Tokenized { texts, encodings })
     }
 
-    /// The text of list number `input` of the ids of `request`.
+    /// Decodes list number `input` of the ids of `request`.
     pub(super) fn decode(&self, input: usize, request: &DecodeRequest) -> Result<String, EngineError> {
         self.ask(input, |tokenizer| tokenizer.decode(&request.ids[input], request.special))
     }
 
-    /// Asks the tokenizer. It is foreign code that meets any text in the world; its panic must cost one request only.
+    /// Calls the tokenizer. It is foreign code that reads arbitrary text; its panic must fail one request only.
     fn ask<T>(
         &self,
         input: usize,

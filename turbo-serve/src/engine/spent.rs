@@ -1,18 +1,18 @@
-//! How often something was done, and how long that took.
+//! A count and a total time.
 
 use std::time::Duration;
 
-/// How often something was, and how long it took altogether.
+/// How often something was done, and how long that took in total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// How often.
+    /// How often it was done.
     pub count: u64,
-    /// How long.
+    /// The total time.
     pub time: Duration,
 }
 
 impl Spent {
-    /// Once more, for so long.
+    /// Adds one time.
     pub fn add(&mut self, time: Duration) {
         self.count += 1;
         self.time = self.time.saturating_add(time);

@@ -1,4 +1,4 @@
-//! The seam to a model's tokenizer, and what can be asked of it beside the answers of its model.
+//! The interface to a model's tokenizer, and the requests that need only that.
 
 use std::sync::Arc;
 
@@ -8,48 +8,48 @@ use super::{Encoded, Prompt};
 
 /// From text to tokens and back; shared by all tokenizer threads.
 pub trait Tokenize: Send + Sync {
-    /// What the model reads of `text`: special tokens added, cut to the limit if `truncation` says so.
+    /// Encodes `text` for the model: adds special tokens, and cuts to the limit if `truncation` says so.
     ///
     /// # Errors
     /// [`TokenizeError::TooLong`] with truncation off; [`TokenizeError::Failed`].
     fn encode(&self, text: Text<'_>, truncation: Truncation) -> Result<Encoded, TokenizeError>;
 
-    /// The tokens of `text` with all that is known of each: one list of them, or as many as there are windows.
+    /// The tokens of `text` with all that is known of each: one list, or one for each window.
     ///
     /// # Errors
     /// As [`Tokenize::encode`]; a first text that leaves windows no room.
     fn tokens(&self, text: Text<'_>, extent: Extent) -> Result<Vec<Encoding>, TokenizeError>;
 
-    /// The text of `ids`; without special tokens, those of the vocabulary are left out of it.
+    /// The text of `ids`, with special tokens or without.
     ///
     /// # Errors
     /// [`TokenizeError::Failed`].
     fn decode(&self, ids: &[u32], special: SpecialTokens) -> Result<String, TokenizeError>;
 
-    /// The same with another limit: most tokens of one input.
+    /// The same tokenizer with another limit of tokens per input.
     fn limited_to(&self, max_input_length: usize) -> Arc<dyn Tokenize>;
 }
 
-/// How much of a text is made into tokens.
+/// How much of a text is tokenized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// All of it, however long, with special tokens around it or without.
     Whole(SpecialTokens),
-    /// All of it as the one token that the vocabulary writes so: `##ing`. Where there is none, as its tokens, without
-    /// special ones.
+    /// All of it as the one token that the vocabulary spells like this: `##ing`. Where there is none, as its tokens,
+    /// without special ones.
     Word,
-    /// What one input of the model may have, special tokens included.
+    /// As much as one input of the model may have, special tokens included.
     Input(Truncation),
-    /// All of the second of a pair, in windows that each are an input and hold all of the first.
+    /// All of the second text of a pair, in windows; each is one input, and holds all of the first text.
     Windows {
-        /// Most tokens of one window; what the model takes, if that is less.
+        /// Most tokens of one window; the model's limit, if that is less.
         max_len: usize,
         /// Tokens that two neighbouring windows share.
         stride: usize,
     },
 }
 
-/// Why a text has no tokens.
+/// Why a text was not tokenized, or ids were not decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenizeError {
     /// The text is longer than the model's limit.
@@ -60,26 +60,26 @@ pub enum TokenizeError {
         /// The most a model takes.
         limit: usize,
     },
-    /// The tokenizer does not take this text.
+    /// The tokenizer failed on this text, or on these ids.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Texts to be made into tokens, to be looked at.
+/// A request to tokenize texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenizeRequest {
     /// One to `max_client_batch_size` texts.
     pub texts: Vec<Texts>,
-    /// How much of each.
+    /// How much of each is tokenized.
     pub extent: Extent,
-    /// What is put before each: one that [`Prompts::choose`](super::Prompts::choose) gave, or nothing.
+    /// The prompt before each: one from [`Prompts::choose`](super::Prompts::choose), or none.
     pub prompt: Prompt,
 }
 
-/// A text by itself, or two that the model looks at together.
+/// A text by itself, or two that the model reads together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Texts {
-    /// One.
+    /// One text.
     One(String),
     /// A question and its context.
     Pair(String, String),
@@ -94,16 +94,16 @@ impl Texts {
     }
 }
 
-/// What became of one of [`TokenizeRequest::texts`].
+/// The tokens of one of [`TokenizeRequest::texts`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tokenized {
-    /// What was made into tokens, its prompt included: offsets are into this.
+    /// What was tokenized, its prompt included: offsets are into this.
     pub texts: Texts,
-    /// One, or as many as there are windows.
+    /// One, or one for each window.
     pub encodings: Vec<Encoding>,
 }
 
-/// Ids to be made into text.
+/// A request to decode token ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecodeRequest {
     /// One to `max_client_batch_size` lists of them.

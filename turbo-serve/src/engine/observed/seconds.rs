@@ -21,7 +21,8 @@ impl<T: Copy + Default> Seconds<T> {
         self.0.iter_mut().flatten().map(|(second, value)| (*second, value))
     }
 
-    /// Values of the [`SECONDS`] seconds up to `now`, the oldest first; seconds in which nothing was written are left out.
+    /// Values of the [`SECONDS`] seconds up to `now`, the oldest first; seconds in which nothing was written are left
+    /// out.
     pub(super) fn until(&self, now: u64) -> Vec<(u64, T)> {
         let mut kept: Vec<_> =
             self.0.iter().flatten().copied().filter(|(second, _)| second + SECONDS > now).collect();
