@@ -1,8 +1,8 @@
-//! A place behind memory, and the two threads that go there: one looks, one writes.
+//! A store behind memory, and its two threads: one reads, one writes.
 //!
-//! Whoever asks goes on with other work and is called back; who writes never waits. A look takes along all that have come
-//! since the last one, so a place that takes its time per look is asked once for many. What waits to be written is
-//! bounded by its bytes: what is more than that is not written.
+//! Lookups are asynchronous and call back; writes are queued, and the caller never waits. One read takes all lookups
+//! that have come since the last one, so a store that is slow per read is read once for many. The bytes that wait to be
+//! written are bounded: answers beyond that are not written.
 
 use std::{
     mem,
@@ -24,28 +24,29 @@ use super::{
 };
 use crate::metric_names as names;
 
-/// Answers are kept there. Both may block, and neither fails: what is not found is computed, what is not written is lost.
+/// Keeps answers. Both calls may block, and neither fails: an answer that is not found is computed, one that is not
+/// written is lost.
 pub(super) trait Store: Send + Sync + 'static {
-    /// What is there of `wanted`.
+    /// The answers that it has of `wanted`, in the same order.
     fn get(&self, wanted: &[Wanted]) -> Vec<Option<Found>>;
 
-    /// Writes answers, the oldest first; tells how many are written.
+    /// Writes answers, the oldest first; returns how many were written.
     fn put(&self, answers: &[(Key, Values)]) -> usize;
 }
 
-/// An answer that is there.
+/// An answer that was found.
 pub(super) struct Found {
     pub values: Values,
-    /// Whether it will soon be gone, unless it is written again.
+    /// Whether it has to be written again, or else will soon be removed.
     pub renew: bool,
 }
 
-/// Called with what was found, on a thread that has others to call.
+/// Called with the answers found, on the reading thread, which has other callers to serve.
 pub(super) type Callback = Box<dyn FnOnce(Vec<Option<Values>>) + Send>;
 
-/// Most answers of one look, so that the first of many callers does not wait for the last.
+/// A read takes no more lookups once it has this many answers, so that the first caller does not wait for the last.
 const LOOK: usize = 1024;
-/// Who waits for the threads to end looks so often whether they have.
+/// Time between two checks whether the threads have ended.
 const ENDED: Duration = Duration::from_millis(1);
 
 /// The threads of a store.
@@ -61,7 +62,7 @@ struct Ask {
     callback: Callback,
 }
 
-/// What waits to be written.
+/// The answers that wait to be written.
 struct Waiting {
     answers: Mutex<Answers>,
     changed: Condvar,
@@ -72,14 +73,17 @@ struct Waiting {
 #[derive(Default)]
 struct Answers {
     list: Vec<(Key, Values)>,
-    /// What these take, and those that are being written.
+    /// Bytes of these, and of those that are being written.
     bytes: usize,
     stopping: bool,
 }
 
 impl Behind {
-    /// Starts the threads. What waits to be written takes `most_bytes` at most; it is gathered for as long as `gather`, so
-    /// that many are written at once.
+    /// Starts the threads. Answers that wait to be written take `most_bytes` at most; they are gathered for `gather`,
+    /// so that many are written at once.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
     pub(super) fn start(
         store: Arc<dyn Store>,
         tier: Tier,
@@ -104,7 +108,7 @@ impl Behind {
         self.tier
     }
 
-    /// Looks for `wanted`, and calls back.
+    /// Looks for `wanted`, and calls back: at once, with nothing, after [`Behind::stop`].
     pub(super) fn look(&self, wanted: Vec<Wanted>, callback: Callback) {
         let ask = Ask { wanted, callback };
         let refused = match &*lock(&self.asks) {
@@ -116,17 +120,17 @@ impl Behind {
         }
     }
 
-    /// Has an answer written, sometime.
+    /// Queues an answer to be written, if it fits.
     pub(super) fn put(&self, key: Key, values: Values) {
         self.waiting.push(key, values);
     }
 
-    /// Answers what was asked, writes what waits, and ends the threads; gives up what is not done at `end`. What comes
-    /// later is not found, and not written.
+    /// Finishes the queued lookups and writes, and ends the threads; writes that have not begun at `end` are discarded.
+    /// Later lookups find nothing, and later answers are not written.
     pub(super) fn close(&self, end: Instant) {
         self.stop();
         let threads = mem::take(&mut *lock(&self.threads));
-        // The last handle to a cache may go on one of its own threads.
+        // The last handle to a cache may be dropped on one of its own threads.
         let others = threads.iter().filter(|it| it.thread().id() != thread::current().id());
         for other in others {
             while !other.is_finished() && Instant::now() < end {
@@ -138,7 +142,7 @@ impl Behind {
         }
     }
 
-    /// Writes nothing but what is being written, and waits for nobody.
+    /// Discards the answers that wait to be written; the write in progress goes on. Does not wait.
     pub(super) fn give_up(&self) {
         self.stop();
         let mut answers = lock(&self.waiting.answers);
@@ -152,7 +156,7 @@ impl Behind {
         }
     }
 
-    /// Begins to end: the threads do what waits, and nothing else.
+    /// Tells the threads to end after the queued work. New work is not taken.
     pub(super) fn stop(&self) {
         drop(lock(&self.asks).take());
         lock(&self.waiting.answers).stopping = true;
@@ -179,12 +183,13 @@ impl Waiting {
         self.changed.notify_all();
     }
 
-    /// Waits until something waits, and some time more for others; `None` when all is written and nothing will come.
+    /// Waits for an answer to write, and up to `gather` for more; returns them, and the bytes counted for them. `None`
+    /// when all are written and no more will come.
     fn take(&self, gather: Duration) -> Option<(Vec<(Key, Values)>, usize)> {
         let idle = |answers: &mut Answers| answers.list.is_empty() && !answers.stopping;
         let answers = lock(&self.answers);
         let answers = self.changed.wait_while(answers, idle).unwrap_or_else(PoisonError::into_inner);
-        // Half of the room is worth a write at once.
+        // Once half of the room is taken, write at once.
         let growing = |answers: &mut Answers| !answers.stopping && answers.bytes < self.most_bytes / 2;
         let gathered = self.changed.wait_timeout_while(answers, gather, growing);
         let (mut answers, _) = gathered.unwrap_or_else(PoisonError::into_inner);
@@ -194,7 +199,7 @@ impl Waiting {
     }
 }
 
-/// What an answer takes while it waits.
+/// Bytes that an answer takes while it waits.
 fn bytes(values: &Values) -> usize {
     heap_bytes(values.len()) + size_of::<(Key, Values)>()
 }
@@ -217,7 +222,7 @@ fn look(store: &dyn Store, asked: &Receiver<Ask>, waiting: &Waiting) {
         let mut found = found.into_iter().map(|found| found.map(|found| found.values));
         for (wants, callback) in callers {
             let of_caller = found.by_ref().take(wants).collect();
-            // A mistake in what one caller does must not cost all others their answers.
+            // A panic of one caller's callback must not fail the others.
             if catch_unwind(AssertUnwindSafe(|| callback(of_caller))).is_err() {
                 tracing::error!("a thread that looks for answers panicked, and goes on");
             }
@@ -234,7 +239,7 @@ fn write(store: &dyn Store, waiting: &Waiting, gather: Duration) {
     }
 }
 
-/// Under these locks nothing panics half-way, so a poisoned one still guards a whole value.
+/// Nothing panics half-way under these locks, so a poisoned one still guards a whole value.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -249,12 +254,12 @@ mod tests {
     use super::*;
     use crate::cache::Scope;
 
-    /// A store that a test holds by the hand.
+    /// A store that a test can block.
     #[derive(Default)]
     struct Fake {
         answers: Mutex<HashMap<Key, Values>>,
         looks: AtomicUsize,
-        /// While a test holds it, nothing is found or written.
+        /// While a test holds this lock, reads and writes block.
         held: Mutex<()>,
     }
 
@@ -289,7 +294,7 @@ mod tests {
         Instant::now() + Duration::from_secs(60)
     }
 
-    /// Asks for these keys; what comes back goes into the channel.
+    /// Looks for these keys; the result is sent into the returned channel.
     fn ask(behind: &Behind, keys: std::ops::Range<u32>) -> Receiver<Vec<Option<Values>>> {
         let (send, receive) = channel();
         let wanted = keys.map(|n| Wanted { key: key(n), len: 1 }).collect();

@@ -1,17 +1,17 @@
-//! Answers in a folder, kept from one start to the next, within a number of bytes that is never exceeded.
+//! Answers in a folder, kept across restarts, within a number of bytes that is never exceeded.
 //!
 //! ```text
-//! answers-7.redb   older    read; what is found there is written to the current one
+//! answers-7.redb   older    read; answers found there are written to the current one
 //! answers-8.redb   current  written, until it has grown to a quarter of the bytes
 //! ```
 //!
-//! Then the older one is removed, the current one becomes the older one, and a new one is begun. So what is asked again
-//! stays, what is not goes with its generation, and nothing is ever deleted inside a file. A file grows by doubling: from
-//! a quarter it may come to a half, and two halves are all there is.
+//! Then the older one is removed, the current one becomes the older one, and a new one is begun. So answers that are
+//! asked for again stay, others go with their generation, and nothing is ever deleted inside a file. A file grows by
+//! doubling: from a quarter of the bytes it may come to a half, and two halves are all there is.
 //!
-//! One process at a time uses a folder (`lock`). A damaged file is set aside (`answers.damaged`, the last one only), and
-//! one that the system does not let be used is tried again after a while; meanwhile nothing is found there, and serving
-//! goes on.
+//! One process at a time uses a folder (`lock`). A damaged file is set aside (`answers.damaged`, the last one only).
+//! After an error of the system all files are closed, and opened again after a while; meanwhile nothing is found there,
+//! and serving goes on.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -31,11 +31,11 @@ use super::{
 };
 use crate::metric_names::tier;
 
-/// A generation ends when its file has more than one part of so many of the bytes.
+/// A generation ends when its file has more than one part in so many of the bytes.
 const FULL: u64 = 4;
-/// One commit needs at most one part of so many: with that a full file is not doubled twice.
+/// One commit needs at most one part in so many of the bytes: so a file never doubles past half of them.
 const COMMIT: u64 = 8;
-/// What the system did not let be done is tried again after so long.
+/// Time after an error of the system until the files are opened again.
 const RETRY: Duration = Duration::from_secs(60);
 
 const DAMAGED: &str = "answers.damaged";
@@ -46,7 +46,7 @@ pub(super) struct Folder {
     bytes: u64,
     page_cache: usize,
     generations: RwLock<Generations>,
-    /// When files that could not be used are tried again; `None` since answers were written to them.
+    /// When files that could not be used are opened again; `None` once answers were written to them.
     retry_at: Mutex<Option<Instant>>,
     metrics: HeldMetrics,
     /// Locked as long as it is open.
@@ -74,11 +74,14 @@ pub(super) enum FolderError {
 }
 
 impl Folder {
-    /// The least that is of use.
+    /// The least bytes that are of use.
     pub(super) const LEAST_BYTES: u64 = 1 << 20;
 
-    /// Uses the folder `dir`, made where it is missing, for files of `bytes` at most together. Their pages take
-    /// `page_cache` bytes of memory.
+    /// Opens the folder `dir`, created if missing, for files of `bytes` at most together. Their pages take `page_cache`
+    /// bytes of memory.
+    ///
+    /// # Errors
+    /// [`FolderError`]: another process uses it, or the system or a file does not let it be used.
     pub(super) fn open(dir: &Path, bytes: u64, page_cache: usize) -> Result<Self, FolderError> {
         make(dir)?;
         let lock = File::options().create(true).truncate(false).write(true).open(dir.join("lock"))?;
@@ -122,7 +125,7 @@ impl Folder {
         }
         let mut opened = opened.into_iter();
         (generations.current, generations.older) = (opened.next(), opened.next());
-        // There may have been more bytes the last time.
+        // The limit may have been larger at the last start.
         for slot in [&mut generations.older, &mut generations.current] {
             if slot.as_ref().is_some_and(|generation| generation.bytes() > self.bytes / 2) {
                 remove(slot.take())?;
@@ -134,7 +137,7 @@ impl Folder {
         }
     }
 
-    /// Numbers of the generations that there are.
+    /// Numbers of the generations in the folder.
     fn numbers(&self) -> io::Result<Vec<u64>> {
         let mut numbers = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
@@ -149,7 +152,7 @@ impl Folder {
         self.dir.join(format!("answers-{number}.redb"))
     }
 
-    /// Begins a file.
+    /// Begins a new current file.
     fn begin_generation(&self, generations: &mut Generations) -> Result<(), String> {
         generations.number += 1;
         let file = self.file(generations.number);
@@ -158,7 +161,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Begins another file where the current one is full. While files cannot be used, there is none to be full.
+    /// Begins another file if the current one is full. While files cannot be used there is no current one.
     fn end_generation(&self, generations: &mut Generations) -> Result<(), String> {
         let full = generations.current.as_ref().is_some_and(|current| current.bytes() > self.bytes / FULL);
         if !full {
@@ -171,17 +174,17 @@ impl Folder {
         self.begin_generation(generations)
     }
 
-    /// Puts a damaged file where nobody reads it.
+    /// Renames a damaged file to one that is never read.
     fn set_aside(&self, file: &Path, why: &str) {
         let aside = self.dir.join(DAMAGED);
         tracing::warn!(file = %file.display(), why, aside = %aside.display(), "a file of answers is damaged: it is set aside");
         if fs::rename(file, &aside).is_err() {
-            // What cannot be removed either is met again at the next start.
+            // If it cannot be removed either, the next start finds it again.
             drop(fs::remove_file(file));
         }
     }
 
-    /// Does what is to be done about trouble with `file`.
+    /// Handles trouble with `file`: sets it aside if it is damaged, else closes all files for a while.
     fn troubled(&self, file: &Path, trouble: Trouble) {
         let mut generations = self.write();
         let in_use =
@@ -194,7 +197,7 @@ impl Folder {
                 } else if of_older {
                     generations.older = None;
                 } else {
-                    return; // somebody else met the same
+                    return; // another thread has handled it
                 }
                 self.set_aside(file, &why);
                 if of_current { self.begin_generation(&mut generations).err() } else { None }
@@ -206,7 +209,7 @@ impl Folder {
         }
     }
 
-    /// Lets go of all files for a while. That is told once, even if they can be opened and only not be written.
+    /// Closes all files for a while. The log warns once until a write succeeds, even if files can be opened meanwhile.
     fn give_up(&self, generations: &mut Generations, why: &str) {
         (generations.current, generations.older) = (None, None);
         let dir = self.dir.display();
@@ -218,7 +221,7 @@ impl Folder {
         }
     }
 
-    /// Opens the files again when it is time.
+    /// Opens the files again when [`RETRY`] is over.
     fn try_again(&self) {
         let due = self.retry_at().is_some_and(|at| at <= Instant::now());
         if !due {
@@ -232,7 +235,7 @@ impl Folder {
         }
     }
 
-    /// How many of `answers` are written at once: one at least.
+    /// How many of `answers` go into one commit: one at least.
     fn at_once(&self, answers: &[(Key, Values)]) -> usize {
         let mut cost = 0;
         let mut fits = |(_, values): &(Key, Values)| {
@@ -242,7 +245,7 @@ impl Folder {
         answers.iter().take_while(|answer| fits(answer)).count().max(1)
     }
 
-    /// Writes `answers` to the current generation, and ends it where it is full; tells whether they are written.
+    /// Writes `answers` to the current generation, and ends it if it is full; returns whether they were written.
     fn commit(&self, answers: &[(Key, Values)]) -> bool {
         let generations = self.read();
         let Some(current) = &generations.current else { return false };
@@ -273,7 +276,7 @@ impl Folder {
         self.retry_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    // What panics is caught where the file is read, and not under these locks.
+    // Panics of the database are caught where it is called, so these locks are not poisoned half-way.
     fn read(&self) -> RwLockReadGuard<'_, Generations> {
         self.generations.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -322,7 +325,7 @@ impl Store for Folder {
         while let Some((_, first)) = rest.first() {
             let now;
             (now, rest) = rest.split_at(self.at_once(rest));
-            // One that is too large would have to be alone in the folder.
+            // An answer that is too large would let its file grow past half of the bytes.
             let fits = Generation::cost(first.len()) <= self.bytes / COMMIT;
             if fits && self.commit(now) {
                 written += now.len();
@@ -333,7 +336,7 @@ impl Store for Folder {
     }
 }
 
-/// Makes the folder `dir` where it is missing, for nobody but its user: what texts became tells much of them.
+/// Creates the folder `dir` if missing, readable by its user only: rows tell much about their texts.
 fn make(dir: &Path) -> io::Result<()> {
     dir.parent().map_or(Ok(()), fs::create_dir_all)?;
     let mut folder = fs::DirBuilder::new();
@@ -367,7 +370,7 @@ mod tests {
         found.is_some()
     }
 
-    /// Bytes of all files, as the system counts them.
+    /// Bytes of all files in the folder, as the system counts them.
     fn disk(dir: &Path) -> u64 {
         fs::read_dir(dir).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum()
     }
@@ -440,7 +443,7 @@ mod tests {
                 let disk = disk(dir.path());
                 assert!(disk <= BYTES, "{disk} of {BYTES} after {first} answers of {len} values");
                 most = most.max(disk);
-                // As the thread that looks does.
+                // As the reading thread does.
                 let found =
                     folder.get(&[Wanted { key: wanted.0, len }]).remove(0).expect("it is asked all the time");
                 if found.renew {
@@ -530,7 +533,7 @@ mod tests {
         assert!(get(&folder, &answer(1, 100)) && get(&folder, &answer(2, 100)));
     }
 
-    /// Two commits at a time: the one that fails gives the files up, and the other one finds them so.
+    /// Two commits at a time: one fails and closes the files, and the other finds them closed.
     #[test]
     fn what_was_given_up_is_not_begun_anew_before_it_is_time() {
         let dir = tempfile::tempdir().unwrap();
@@ -543,7 +546,7 @@ mod tests {
         assert!(get(&open(dir.path()).unwrap(), &answer(1, 3)));
     }
 
-    /// What a crash leaves is what was on disk at that moment: files are copied while they are written.
+    /// A crash leaves what was on disk at that moment. It is simulated by copying the files while they are written.
     #[test]
     fn what_a_crash_leaves_is_right() {
         let dir = tempfile::tempdir().unwrap();
@@ -564,7 +567,7 @@ mod tests {
                 let left = tempfile::tempdir().unwrap();
                 for file in fs::read_dir(dir.path()).unwrap() {
                     let file = file.unwrap().path();
-                    // One that was removed meanwhile is none that a crash leaves.
+                    // A file that was removed meanwhile would not be there after a crash.
                     drop(fs::copy(&file, left.path().join(file.file_name().unwrap())));
                 }
                 let after = open(left.path()).unwrap();
@@ -579,7 +582,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(24) })]
 
-        /// While there is room, a folder is a map that outlives who uses it.
+        /// While there is room, a folder is a map that outlives its process.
         #[test]
         fn it_is_a_map_across_starts(
             steps in prop::collection::vec((0_u32..40, 0_usize..300, 0_u8..4), 1..60),
@@ -607,7 +610,7 @@ mod tests {
             }
         }
 
-        /// Whatever is damaged, an answer is right or is not found, and then new ones are kept.
+        /// Whatever bytes are damaged, an answer is right or is not found, and new ones are kept afterwards.
         #[test]
         fn damage_anywhere_costs_answers_only(
             damage in prop::collection::vec((any::<prop::sample::Index>(), 1_usize..64, any::<u8>()), 1..8),
@@ -625,7 +628,7 @@ mod tests {
                     let end = bytes.len().min(at + len);
                     bytes[at..end].iter_mut().for_each(|byte| *byte ^= value | 1);
                 }
-                // In place: who has the file open goes on with the same one.
+                // In place, so that an open database keeps reading the same file.
                 let mut to = File::options().write(true).open(&file).unwrap();
                 io::Write::write_all(&mut to, &bytes).unwrap();
             };

@@ -1,4 +1,4 @@
-//! One file of answers: a database of `redb`, which survives a crash at any moment with what was committed before.
+//! One file of answers: a `redb` database, which keeps what was committed through a crash at any moment.
 
 use std::{
     fs,
@@ -17,24 +17,24 @@ use super::{
 
 const ANSWERS: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("answers 1");
 
-/// Answers that are written for a while, then read for a while, then forgotten together.
+/// A file of answers that is first written and read, then only read, then removed as a whole.
 pub(super) struct Generation {
     file: PathBuf,
     /// `None` while it is being closed.
     database: Option<Database>,
 }
 
-/// Why a file is of no use.
+/// Why a file cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// What is in it is not what was written.
+    /// Its content is not what was written.
     Damaged(String),
     /// The system does not let it be read or written.
     Failed(String),
 }
 
 impl Generation {
-    /// Opens `file`, or makes it; it takes `page_cache` bytes of memory.
+    /// Opens or creates `file`; its pages take `page_cache` bytes of memory.
     pub(super) fn open(file: PathBuf, page_cache: usize) -> Result<Self, Trouble> {
         let database = guarded(|| {
             let database = Database::builder().set_cache_size(page_cache).create(&file)?;
@@ -50,17 +50,17 @@ impl Generation {
         &self.file
     }
 
-    /// What the file takes.
+    /// Bytes of the file.
     pub(super) fn bytes(&self) -> u64 {
         fs::metadata(&self.file).map_or(0, |metadata| metadata.len())
     }
 
-    /// Answers in it.
+    /// Number of answers in it.
     pub(super) fn entries(&self) -> u64 {
         guarded(|| Ok(self.database().begin_read()?.open_table(ANSWERS)?.len()?)).unwrap_or(0)
     }
 
-    /// What it has of `wanted`.
+    /// The answers that it has of `wanted`, in the same order.
     pub(super) fn get(&self, wanted: &[Wanted]) -> Result<Vec<Option<Values>>, Trouble> {
         let found = guarded(|| {
             let table = self.database().begin_read()?.open_table(ANSWERS)?;
@@ -73,11 +73,11 @@ impl Generation {
         found.into_iter().map(|one| one.map_err(|damaged| Trouble::Damaged(damaged.to_string()))).collect()
     }
 
-    /// Writes `answers`, all or none; they are safe when it returns.
+    /// Writes `answers`, all or none; they are durable when it returns.
     pub(super) fn put(&self, answers: &[(Key, Values)]) -> Result<(), Trouble> {
         guarded(|| {
             let mut writing = self.database().begin_write()?;
-            // Opening after a crash does not have to read the whole file.
+            // Then opening after a crash need not read the whole file.
             writing.set_quick_repair(true);
             {
                 let mut table = writing.open_table(ANSWERS)?;
@@ -93,8 +93,8 @@ impl Generation {
         })
     }
 
-    /// Most bytes of a file that writing an answer of `values` values may need: its own page, rounded up to a power of two
-    /// as pages are, and those on the way to it, all of which are copied.
+    /// Most bytes of a file that an answer of `values` values may need: its own page, rounded up to a power of two as
+    /// pages are, and copies of the pages on the path to it.
     pub(super) fn cost(values: usize) -> u64 {
         const PAGE: u64 = 4096;
         ((values * size_of::<f32>()) as u64 + PAGE).next_power_of_two() + 3 * PAGE
@@ -116,7 +116,7 @@ impl Drop for Generation {
     }
 }
 
-/// Does what a damaged file may make fail or panic.
+/// Does work that a damaged file may make fail or panic.
 fn guarded<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Trouble> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(done)) => Ok(done),
@@ -125,7 +125,7 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Trouble> {
     }
 }
 
-/// Whether an error says that the file is wrong, or that the system is.
+/// Whether an error means a damaged file, or a failure of the system.
 fn trouble(error: &Error) -> Trouble {
     let text = error.to_string();
     match error {

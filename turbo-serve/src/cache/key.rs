@@ -1,9 +1,9 @@
-//! What an answer is known by.
+//! The keys of answers.
 //!
-//! In: what the rows of one input depend on. Out: a [`Key`], 256 bits of SHA-256 over one unambiguous encoding of it. The
-//! ids themselves are not kept, so two inputs with one key would get one answer. Of `n` inputs that were ever asked, any
-//! two have one key by chance with a probability below `n² / 2^257`: for 2^64 inputs, a thousand million each second for
-//! five hundred years, that is 2^-129. On purpose it takes a collision of SHA-256, of which nobody has found one.
+//! In: all that the rows of one input depend on. Out: a [`Key`], 256 bits of SHA-256 over an unambiguous encoding of
+//! it. The ids themselves are not kept, so two inputs with one key would get one answer. Among `n` inputs, some two
+//! have the same key by chance with a probability below `n² / 2^257`: for 2^64 inputs, a thousand million each second
+//! for five hundred years, that is 2^-129. To force it takes a collision of SHA-256, of which none is known.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -32,7 +32,7 @@ impl Key {
 /// One model on one kind of device: the same ids have the same answer within it, and only there.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    /// Has seen what is the same for all of its keys.
+    /// Has hashed the part that all of its keys share.
     begun: Sha256,
     lasting: bool,
 }
@@ -44,8 +44,7 @@ impl Scope {
         Self { lasting: true, ..Self::begin(b"fingerprint", fingerprint.as_bytes()) }
     }
 
-    /// A scope that no other is like, for a model of which nothing is known that would tell it from others. It ends with
-    /// the process.
+    /// A scope unlike any other, for a model without a fingerprint. It ends with the process.
     #[must_use]
     pub fn alone() -> Self {
         static MADE: AtomicU64 = AtomicU64::new(0);
@@ -58,7 +57,8 @@ impl Scope {
         scope
     }
 
-    /// The key of the rows of this kind over `lists`, of which each caller has the same number in the same order.
+    /// The key of rows of the kind `rows` over `lists`. All callers must pass the same number of lists, in the same
+    /// order.
     #[must_use]
     pub fn key(&self, rows: &str, lists: &[&[u32]]) -> Key {
         let mut all = self.begun.clone();
@@ -71,7 +71,7 @@ impl Scope {
     }
 }
 
-/// Its length goes before each piece: where one ends is part of what is hashed.
+/// Hashes a piece after its length, so that where it ends is part of the hash.
 fn add(to: &mut Sha256, piece: &[u8]) {
     to.update((piece.len() as u64).to_le_bytes());
     to.update(piece);

@@ -5,14 +5,14 @@
 //! | tables (⅛)  | values                                             | one more value
 //! ```
 //!
-//! What a cache takes beside its values is what is easily forgotten: tables double as they grow, the old beside the new
-//! for a moment, and never shrink again. So they are made at start, for as many answers as there may ever be:
-//! [`Memory::open`] gives them an eighth of the budget, and a small answer counts as its share of the rest. The last
-//! piece is for a value that is about to be held while what has to make room for it is still there.
+//! The memory of a cache beside its values is easily forgotten: tables double as they grow, old and new at once for a
+//! moment, and never shrink. So they are allocated at start, for as many answers as there may ever be: [`Memory::open`]
+//! gives them an eighth of the budget, and a small answer counts as its share of the rest. The last piece is for the
+//! copy of a value that is being inserted, before others are evicted for it.
 //!
-//! `quick_cache` evicts while it inserts, under the same lock, so the bound holds after every call; it stands a scan of
-//! things that are asked once, and a look does not exclude another one. (`moka`, which is better known, lets insertions
-//! pile up until it gets to its upkeep, and says so: its bound is one that it returns to.)
+//! `quick_cache` evicts while it inserts, under the same lock, so the bound holds after every call; it resists scans of
+//! keys that are asked for once, and lookups run concurrently. (`moka`, which is better known, queues insertions until
+//! its maintenance runs, as it documents: it exceeds its bound in between.)
 
 use std::{
     collections::hash_map::RandomState,
@@ -26,43 +26,42 @@ use super::Key;
 /// The rows of one answer, as the model leaves them.
 pub(super) type Values = Arc<[f32]>;
 
-/// The tables' share of the budget: one part of so many.
+/// The tables' share of the budget: one part in so many.
 const TABLES: usize = 8;
-/// The largest answer that is kept: one part of so many of the budget. One that is larger would cost many others their
-/// place.
+/// The largest answer that is kept: one part in so many of the budget. A larger one would evict many others.
 const LARGEST: usize = 64;
-/// A hash map that is more than half full is made twice as large when what was removed has left marks everywhere, the old
-/// beside the new for a moment; after that it is not half full.
+/// Bytes reserved for the hash map, in sizes of the present one. A map more than half full doubles once removed entries
+/// have left tombstones everywhere, old and new at once for a moment; after that it is less than half full.
 const MAPS: usize = 3;
 
-/// A number of bytes, and the answers in it.
+/// Answers in memory, within a budget of bytes.
 pub(super) struct Memory {
     held: RwLock<Held>,
-    /// One insertion at a time: of two, each would need the last piece of the budget.
+    /// One insertion at a time: each needs the last piece of the budget for its copy.
     inserting: Mutex<()>,
     largest: usize,
 }
 
 struct Held {
     answers: Answers,
-    /// What its slots take, all of which there are from the start.
+    /// Bytes of its slots, which are all allocated at start.
     slot_bytes: usize,
     value_bytes: usize,
 }
 
 type Answers = unsync::Cache<Key, Values, Weight, RandomState, Evict>;
 
-/// What is held.
+/// Memory in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Usage {
-    /// All of it: values, keys, tables.
+    /// Bytes of values, keys and tables.
     pub bytes: usize,
-    /// Answers.
+    /// Number of answers.
     pub entries: usize,
 }
 
 impl Memory {
-    /// Makes the tables of a cache that takes `budget` bytes at most.
+    /// Allocates the tables of a cache that takes `budget` bytes at most.
     pub(super) fn open(budget: usize) -> Self {
         let (most_in_tables, largest) = (budget / TABLES, budget / LARGEST);
         let mut entries = most_in_tables / slot_bytes();
@@ -81,12 +80,13 @@ impl Memory {
         self.read().answers.get(key).cloned()
     }
 
-    /// Whether an answer of so many values is held at all.
+    /// Whether an answer of this many values is small enough to be held.
     pub(super) fn holds(&self, values: usize) -> bool {
         heap_bytes(values) <= self.largest
     }
 
-    /// Holds a copy of `values` under `key`, unless they are too large, or held already; evicts what has to go for them.
+    /// Holds a copy of `values` under `key`, unless that key is held already, and evicts others for it; `None` if it is
+    /// too large.
     pub(super) fn insert(&self, key: Key, values: &[f32]) -> Option<Inserted> {
         if !self.holds(values.len()) {
             return None;
@@ -103,13 +103,13 @@ impl Memory {
         Some(Inserted { values, evicted: evicted.entries, usage: held.usage() })
     }
 
-    /// What is held now.
+    /// The memory in use now.
     pub(super) fn usage(&self) -> Usage {
         self.read().usage()
     }
 
-    // Between two calls of the library nothing here panics, and a lock that it poisoned in a panic of its own guards
-    // answers that are still whole: each is found with its key.
+    // Nothing panics here between two calls of the library. A lock poisoned by a panic of the library still guards
+    // whole answers, each under its key.
     fn read(&self) -> RwLockReadGuard<'_, Held> {
         self.held.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -119,11 +119,11 @@ impl Memory {
     }
 }
 
-/// What an insertion has come to.
+/// The result of an insertion.
 pub(super) struct Inserted {
     /// The copy.
     pub values: Values,
-    /// Answers that had to go.
+    /// Number of answers evicted for it.
     pub evicted: u64,
     pub usage: Usage,
 }
@@ -135,7 +135,7 @@ impl Held {
     }
 }
 
-/// An empty cache for `entries` answers that take `bytes` together, and what its slots take.
+/// An empty cache for `entries` answers that take `bytes` together, and the bytes of its slots.
 fn tables(entries: usize, bytes: usize) -> (Answers, usize) {
     let options = OptionsBuilder::new()
         .estimated_items_capacity(entries)
@@ -144,27 +144,28 @@ fn tables(entries: usize, bytes: usize) -> (Answers, usize) {
         .expect("both capacities are set");
     let weight = Weight { least: bytes.div_ceil(entries.max(1)) as u64 };
     let mut answers = unsync::Cache::with_options(options, weight, RandomState::new(), Evict);
-    // Of half as many again that were evicted it still knows that they were there; and one comes before another goes.
+    // It remembers the keys of half as many evicted answers, too; and an answer is inserted before another is evicted.
     let slots = entries + entries / 2 + 2;
     answers.reserve(entries + 2);
     (answers, slots * slot_bytes())
 }
 
-/// What a slot takes: `quick_cache` tells it of those that were used, and not of those that wait.
+/// Bytes of one slot: `quick_cache` reports them for used slots only, so one is used here.
 fn slot_bytes() -> usize {
     let mut one = Answers::with(1, 1024, Weight { least: 1 }, RandomState::new(), Evict);
     one.insert(Key::default(), Values::default());
     one.memory_used().entries
 }
 
-/// Bytes that `values` values take of the heap, with the two counters of the `Arc` and what an allocator adds.
+/// Bytes of heap that `values` values take, with the two counters of the `Arc` and the allocator's overhead.
 pub(super) fn heap_bytes(values: usize) -> usize {
     const COUNTERS: usize = 2 * size_of::<usize>();
     const ALLOCATOR: usize = 16;
     (COUNTERS + values * size_of::<f32>() + size_of::<usize>()).next_multiple_of(ALLOCATOR)
 }
 
-/// What an answer takes of the budget: its bytes, or its place in the tables.
+/// The share of the budget that an answer counts as: its bytes, or its share for its place in the tables if that is
+/// more.
 #[derive(Clone)]
 struct Weight {
     least: u64,

@@ -1,4 +1,4 @@
-//! What the cache counts of a place where answers are. Handles are made once: an insertion has no lookup by name.
+//! The metrics of a place where answers are kept. Handles are made once: an insertion has no lookup by name.
 
 use metrics::{Counter, Gauge, counter, gauge};
 
@@ -19,13 +19,13 @@ impl HeldMetrics {
         }
     }
 
-    /// So much is there now.
+    /// Sets the bytes and the number of answers kept now.
     pub(super) fn held(&self, bytes: f64, entries: f64) {
         self.bytes.set(bytes);
         self.entries.set(entries);
     }
 
-    /// So many had to go for others.
+    /// Counts answers that were evicted for others.
     pub(super) fn evicted(&self, entries: u64) {
         self.evictions.increment(entries);
     }

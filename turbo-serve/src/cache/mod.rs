@@ -1,20 +1,20 @@
-//! Answers that are kept, so that the same input need not be computed again.
+//! The response cache: the same input is not computed again.
 //!
 //! In: the [`Key`] of an input (the model, its ids, the kind of rows that are wanted). Out: the rows as the model left
-//! them, bit for bit, or nothing. What is done with rows afterwards (cut, normalised) is not in the key, so requests that
-//! differ in that share an answer.
+//! them, bit for bit, or nothing. Later steps on the rows (cut, normalise) are not in the key, so requests that differ
+//! in them share an answer.
 //!
 //! ```text
 //! tokens ─▶ key ─▶ in memory? ──▶ answered at once
 //!                    │ no
-//!                    ├─▶ being computed for somebody else: waits for that
+//!                    ├─▶ being computed for another input: waits for that
 //!                    ├─▶ in the folder? in Redis? ──▶ answered from there
 //!                    └─▶ queue ─▶ worker ─▶ answered, and kept here
 //! ```
 //!
-//! Several engines may share one: a [`Scope`] keeps their models apart. Only keys that mean the same in other processes
-//! ([`Key::is_lasting`]) leave memory. Nothing here stops an engine: what is not found is computed, and what cannot be
-//! written is lost, and a line of the log says so.
+//! Several engines may share one cache: a [`Scope`] keeps their models apart. Only keys that mean the same in other
+//! processes ([`Key::is_lasting`]) leave memory. No error here stops an engine: an answer that is not found is
+//! computed, and one that cannot be written is lost; the log or a metric says so.
 
 mod behind;
 mod folder;
@@ -46,17 +46,17 @@ pub use self::{
 };
 use crate::{engine::available_bytes, metric_names::tier};
 
-/// Of the bytes of memory, one part of so many is for what waits to be written to a place behind it; and as much for pages
-/// of the folder.
+/// One part of so many of the cache's memory is for answers that wait to be written to a place behind it, and as much
+/// for the pages of the folder.
 const BEHIND: usize = 16;
-/// Answers are gathered for so long before they are written to the folder: a crash costs no more.
+/// How long answers are gathered before they are written to the folder: a crash loses no more than these.
 const GATHER_FOR_FOLDER: Duration = Duration::from_secs(1);
-/// The same for Redis, where others wait for them.
+/// The same for Redis, where other servers look for them.
 const GATHER_FOR_REDIS: Duration = Duration::from_millis(10);
-/// What waits to be written when a cache is closed may take so long: no slow disk or server keeps a process from ending.
+/// Time limit of the last writes when a cache is closed: a slow disk or server must not keep a process from ending.
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
-/// Where answers are kept; clones are handles to the same.
+/// A cache of answers; clones are handles to the same.
 #[derive(Clone)]
 pub struct ResponseCache(Arc<Shared>);
 
@@ -68,7 +68,7 @@ struct Shared {
     behind: Vec<Behind>,
 }
 
-/// A place where answers are.
+/// A place where answers are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tier {
     Memory,
@@ -79,7 +79,7 @@ pub(crate) enum Tier {
 impl Tier {
     pub(crate) const ALL: [Self; 3] = [Self::Memory, Self::Folder, Self::Redis];
 
-    /// Value of the label of its metrics.
+    /// Its value of the metrics' label.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Memory => tier::MEMORY,
@@ -92,57 +92,57 @@ impl Tier {
 /// Where answers are to be kept.
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
-    /// Most bytes of memory, keys, tables and what waits to be written counted. An answer of more than a sixty-fourth of
-    /// that is not kept.
+    /// Most bytes of memory, including keys, tables and answers that wait to be written. An answer of more than about a
+    /// sixty-fourth of that is not kept.
     pub bytes: usize,
-    /// A folder in which they are kept from one start to the next.
+    /// A folder that keeps them across restarts.
     pub folder: Option<FolderOptions>,
-    /// A server that keeps them for others, too.
+    /// A server that shares them with other processes.
     pub redis: Option<RedisOptions>,
 }
 
 /// A folder for answers. One process at a time uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FolderOptions {
-    /// The folder; made where it is missing.
+    /// The folder; created if missing.
     pub dir: PathBuf,
-    /// Most bytes that its files take together; but for one that was found damaged, which is kept beside them.
+    /// Most bytes of its files together, without a damaged one that was set aside.
     pub bytes: u64,
 }
 
 /// A Redis or Valkey server for answers.
 #[derive(Clone, Debug)]
 pub struct RedisOptions {
-    /// Where it is.
+    /// Its address.
     pub url: RedisUrl,
-    /// How long an answer stays there after it was written.
+    /// How long an answer is kept after it was written.
     pub ttl: Duration,
 }
 
-/// Why there is no such cache.
+/// Why a cache was not opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CacheError {
-    /// Too few bytes for any use.
+    /// The bytes are too few to be of use.
     #[error("a cache of {got} bytes {place} is too small, expected {least} or more")]
     TooSmall {
         /// What was asked for.
         got: u64,
-        /// Of which place.
+        /// Of memory, or of a folder.
         place: &'static str,
         /// The least there can be.
         least: u64,
     },
-    /// More bytes than there is room for now.
+    /// The tables for these bytes have no room in memory now.
     #[error("a cache of {got} bytes of memory is too large, {free} bytes are free")]
     TooLarge {
         /// What was asked for.
         got: u64,
-        /// What the system says.
+        /// Bytes that are free.
         free: u64,
     },
 }
 
-/// Called with what was found, and where.
+/// Called with the answers found, and the tier of each.
 pub(crate) type Callback = Box<dyn FnOnce(Vec<Option<(Tier, Arc<[f32]>)>>) + Send>;
 
 impl ResponseCache {
@@ -159,7 +159,8 @@ impl ResponseCache {
         Self::open(&CacheOptions { bytes, folder: None, redis: None })
     }
 
-    /// A cache in memory, and in what `options` say beside it. A folder or server that cannot be used is a warning.
+    /// A cache in memory, and in the folder and server of `options`. Where one of these cannot be used, the log warns
+    /// and the cache goes without it.
     ///
     /// # Errors
     /// [`CacheError`].
@@ -184,13 +185,13 @@ impl ResponseCache {
         Ok(Self(Arc::new(Shared { bytes, memory, metrics, behind })))
     }
 
-    /// The most bytes that it takes of memory.
+    /// Most bytes of memory that it takes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.0.bytes
     }
 
-    /// Whether answers may outlive the process, or come from others: where keys are to be lasting.
+    /// Whether answers may outlive the process, or come from another one. Lasting keys are needed for that.
     #[must_use]
     pub fn is_lasting(&self) -> bool {
         !self.0.behind.is_empty()
@@ -202,7 +203,8 @@ impl ResponseCache {
         self.0.memory.get(key)
     }
 
-    /// Keeps a copy of `values` under `key`, for as long as there is no better use for its place.
+    /// Keeps a copy of `values` under `key` until it is evicted; queues it for the places behind memory, if `key` is
+    /// lasting.
     pub fn put(&self, key: Key, values: &[f32]) {
         if let Some(values) = self.hold(key, values)
             && key.is_lasting()
@@ -211,13 +213,14 @@ impl ResponseCache {
         }
     }
 
-    /// Looks for answers, which memory does not have, behind it; calls back on another thread, or at once where nothing is
-    /// behind it.
+    /// Looks behind memory for answers that memory does not have. Calls back on another thread, or at once where there
+    /// is no place behind it or it is closed.
     pub(crate) fn look_behind(&self, wanted: Vec<Wanted>, callback: Callback) {
         self.look_from(0, wanted, callback);
     }
 
-    /// Looks for answers in the places from number `nth` on; what is found further behind is written to those before.
+    /// Looks for answers in the places from number `nth` on; an answer found in a later place is written to those
+    /// before.
     fn look_from(&self, nth: usize, wanted: Vec<Wanted>, callback: Callback) {
         let Some(place) = self.0.behind.get(nth) else { return callback(vec![None; wanted.len()]) };
         let (cache, tier, asked) = (self.clone(), place.tier(), wanted.clone());
@@ -243,7 +246,7 @@ impl ResponseCache {
         place.look(asked, Box::new(look_further));
     }
 
-    /// Keeps in memory what was found behind it.
+    /// Keeps a copy of `values` in memory only; `None` if they are too large.
     pub(crate) fn hold(&self, key: Key, values: &[f32]) -> Option<Values> {
         let Inserted { values, evicted, usage } = self.0.memory.insert(key, values)?;
         self.0.metrics.held(usage.bytes as f64, usage.entries as f64);
@@ -251,15 +254,15 @@ impl ResponseCache {
         Some(values)
     }
 
-    /// Writes what is not yet written, for a few seconds at most. From then on it is a cache in memory.
+    /// Writes queued answers, for a few seconds at most. From then on the cache is in memory only.
     pub fn close(&self) {
         let end = Instant::now() + LAST_WRITES;
-        // All at once: one that is slow must not take the time of the others.
+        // All are stopped first: a slow one must not use up the time of the others.
         self.0.behind.iter().for_each(Behind::stop);
         self.0.behind.iter().for_each(|place| place.close(end));
     }
 
-    /// The same for who waits for nothing: what is not being written is lost.
+    /// The same without waiting: queued answers are lost, unless their write is in progress.
     pub fn give_up(&self) {
         self.0.behind.iter().for_each(Behind::give_up);
     }
@@ -269,7 +272,7 @@ fn check(got: u64, place: &'static str, least: u64) -> Result<(), CacheError> {
     if got < least { Err(CacheError::TooSmall { got, place, least }) } else { Ok(()) }
 }
 
-/// Whether there is room for the tables, an eighth of a cache, which are made at once; the rest is taken as answers come.
+/// Checks that the tables, an eighth of a cache, fit into memory: they are allocated at once, the rest as answers come.
 fn check_room(got: u64) -> Result<(), CacheError> {
     match available_bytes() {
         Some(free) if got / 8 > free => Err(CacheError::TooLarge { got, free }),
@@ -277,7 +280,7 @@ fn check_room(got: u64) -> Result<(), CacheError> {
     }
 }
 
-/// The folder, with so many bytes of memory for its pages and as many for what waits to be written.
+/// Opens the folder, with `memory` bytes for its pages and as many for answers that wait to be written.
 fn open_folder(options: &FolderOptions, memory: usize) -> Option<Behind> {
     let FolderOptions { dir, bytes } = options;
     let start = |folder| Behind::start(Arc::new(folder), Tier::Folder, memory, GATHER_FOR_FOLDER);
@@ -287,7 +290,7 @@ fn open_folder(options: &FolderOptions, memory: usize) -> Option<Behind> {
         .ok()
 }
 
-/// The server, with so many bytes of memory for what waits to be written.
+/// Connects to the server, with `memory` bytes for answers that wait to be written.
 fn open_redis(options: &RedisOptions, memory: usize) -> Option<Behind> {
     let RedisOptions { url, ttl } = options;
     let start = |redis| Behind::start(Arc::new(redis), Tier::Redis, memory, GATHER_FOR_REDIS);

@@ -1,7 +1,7 @@
 //! An answer as bytes, for places that may damage it: `[checksum; 16] [f32, little endian; n]`.
 //!
-//! The checksum is over key and values, so that what lies under a wrong key is damaged, too. It tells chance and not intent:
-//! whoever may write there is trusted as the model's folder is.
+//! The checksum is over key and values, so that a record under a wrong key is damaged, too. It detects accidents, not
+//! attacks: processes with write access there are trusted as the model's folder is.
 
 use twox_hash::xxhash3_128::Hasher;
 
@@ -9,20 +9,20 @@ use super::{Key, memory::Values};
 
 const CHECKSUM: usize = size_of::<u128>();
 
-/// An answer that is looked for.
+/// A key to look up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub key: Key,
-    /// Values that it has.
+    /// Number of values of its answer.
     pub len: usize,
 }
 
-/// These bytes are not what was written.
+/// The bytes are not those that were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an answer has another checksum than when it was written")]
 pub(super) struct Damaged;
 
-/// `values` as they are kept under `key`.
+/// The record of `values` under `key`.
 pub(super) fn encode(key: &Key, values: &[f32]) -> Vec<u8> {
     let mut record = Vec::with_capacity(CHECKSUM + size_of_val(values));
     record.resize(CHECKSUM, 0);
@@ -32,7 +32,7 @@ pub(super) fn encode(key: &Key, values: &[f32]) -> Vec<u8> {
     record
 }
 
-/// The values of `record`; `None` where they are not as many as are wanted.
+/// The values of `record`; `None` if their number is not the wanted one.
 pub(super) fn decode(wanted: &Wanted, record: &[u8]) -> Result<Option<Values>, Damaged> {
     let (claimed, values) = record.split_at_checked(CHECKSUM).ok_or(Damaged)?;
     let (values, rest) = values.as_chunks();

@@ -13,7 +13,7 @@ use turbo_sched::{Candidate, CostModel};
 pub enum BatchTokens {
     /// This many.
     AtMost(usize),
-    /// As many as several inputs are predicted to take no longer than this for, [`BatchTokens::MOST`] at most. One
+    /// As many as a batch of several inputs is predicted to compute within this time, [`BatchTokens::MOST`] at most. One
     /// input alone may always be as long as the model takes.
     Within(Duration),
 }
