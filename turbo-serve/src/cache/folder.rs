@@ -325,7 +325,7 @@ impl Store for Folder {
         while let Some((_, first)) = rest.first() {
             let now;
             (now, rest) = rest.split_at(self.at_once(rest));
-            // An answer that is too large would let its file grow past half of the bytes.
+            // A larger answer could make its file grow past half of the bytes.
             let fits = Generation::cost(first.len()) <= self.bytes / COMMIT;
             if fits && self.commit(now) {
                 written += now.len();

@@ -1,18 +1,18 @@
-//! Answers in a Redis or Valkey server, for all servers that have its address.
+//! Answers in a Redis or Valkey server, shared by all turbo servers that use it.
 //!
 //! ```text
 //! looks  ──▶ MGET ─┐
-//!                  ├─▶ two connections ◀── opened, watched and opened again by a task of its own
+//!                  ├─▶ two connections ◀── opened, watched and reopened by a background task
 //! writes ──▶ SET ──┘
 //! ```
 //!
-//! Nobody waits for a connection: while there is none, nothing is found and nothing is written. A look has a time bound,
-//! for what a slow server has is sooner computed. An error, and several looks in a row that came to their bound, cost the
-//! connection, and the server is left alone for a while. That it went is told once, and that it is back once, when it has
-//! answered again.
+//! No request waits for a connection: while there is none, nothing is found and nothing is written. A lookup has a time
+//! limit, since computing is quicker than a slow server. An error, or several lookups in a row that reach their limit,
+//! close the connections, and the server is not used for a while. The log reports once that it is lost, and once that
+//! it answers again.
 //!
-//! Values are bounded, and what is asked at once is, too: a large answer takes longer on its way than to compute, and would
-//! hold up the small ones. They expire, for nothing else would ever remove those of a model that nobody serves any more.
+//! The size of values and of commands is bounded: a large answer takes longer to transfer than to compute, and would
+//! delay the small ones. Values expire, since nothing else would remove those of a model that is no longer served.
 
 use std::{
     fmt::{self, Write},
@@ -41,28 +41,29 @@ use super::{
     record::{Wanted, decode, encode},
 };
 
-/// Begins the name of every answer, with the version of what is written there.
+/// Prefix of all names, with the version of the format.
 const PREFIX: &str = "turbo:1:";
-/// A command of a look may take so long, on a machine whose cores all compute, too; after that time no further one is begun.
+/// Time limit of a lookup's command, long enough for a machine whose cores are all computing. After it the lookup
+/// begins no further command.
 const LOOK_TIME: Duration = Duration::from_millis(20);
-/// So many commands in a row that take longer cost the connection.
+/// After this many commands in a row over the limit the connections are closed.
 const MOST_LATE: u32 = 3;
-/// A write may take so long: nobody waits for it.
+/// Time limit of a write. It is longer, since no request waits for it.
 const WRITE_TIME: Duration = Duration::from_millis(500);
-/// For all that opening connections takes.
+/// Time limit for opening the connections.
 const CONNECT_TIME: Duration = Duration::from_secs(1);
-/// The server is left alone for so long after something went wrong.
+/// Time between a failure and the next attempt to connect.
 const RETRY: Duration = Duration::from_secs(2);
-/// Connections are used at least so often: some are closed by who stands between when they are not.
+/// Longest time without a command on a connection: proxies and firewalls close idle ones.
 const HEARTBEAT: Duration = Duration::from_secs(30);
-/// The largest answer that is written, and most bytes of what is asked or written at once.
+/// Most bytes of an answer that is written, and of all answers of one command.
 const MOST_BYTES: usize = 256 << 10;
 
-/// A Redis server, as its address. Neither form of output shows the password.
+/// The address of a Redis server. Neither `Display` nor `Debug` shows the password.
 #[derive(Clone)]
 pub struct RedisUrl(ConnectionInfo);
 
-/// Text that is no address of a Redis server. The text itself is not told, for it may hold a password.
+/// A text is not the address of a Redis server. The error does not contain the text, which may hold a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not the address of a Redis server, expected redis://USER:PASSWORD@HOST:PORT/DB (rediss:// with TLS), where all but \
@@ -99,11 +100,11 @@ pub(super) struct Redis {
 }
 
 impl Redis {
-    /// Uses the server at `url`; what is written expires after `ttl`. Waits a moment for the first connection. A server
-    /// that cannot be used now may be later.
+    /// Uses the server at `url`; answers expire after `ttl`. Waits up to [`CONNECT_TIME`] for the first connection.
+    /// Without one it is no error: connecting is retried.
     ///
     /// # Errors
-    /// A thread cannot be started, or the address needs what this program is built without.
+    /// If a thread cannot be started, or the address needs a feature that this program is built without.
     pub(super) fn open(url: &RedisUrl, ttl: Duration) -> Result<Self, RedisError> {
         let line = Arc::new(Line {
             client: Client::open(url.0.clone())?,
@@ -125,12 +126,12 @@ impl Redis {
             Builder::new_multi_thread().worker_threads(1).thread_name("turbo-redis").enable_all().build()?;
         let (tried, first) = mpsc::sync_channel(1);
         runtime.spawn(Arc::clone(&line).keep(tried));
-        // What is asked before there is a connection is not found.
+        // Lookups before there is a connection find nothing.
         _ = first.recv_timeout(CONNECT_TIME);
         Ok(Self { line, ttl, runtime: Some(runtime) })
     }
 
-    /// Does `work` within `most` on the calling thread.
+    /// Runs `work` on the calling thread, for `most` at most.
     fn bounded<T>(
         &self,
         most: Duration,
@@ -148,17 +149,17 @@ impl Redis {
 
 /// Why a command was not done.
 enum Undone {
-    /// The server says so, and may do others.
+    /// The server answered with an error; the connection can still be used.
     Refused(String),
-    /// The connection is of no use any more.
+    /// The connection is broken.
     Lost(String),
-    /// It may be done yet.
+    /// It reached its time limit; the server may still do it.
     Late(String),
 }
 
 impl Drop for Redis {
     fn drop(&mut self) {
-        // The last handle may go where nobody may wait.
+        // The last handle may be dropped in async code, which must not block.
         self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
     }
 }
@@ -185,7 +186,7 @@ impl Store for Redis {
             };
             late.store(0, Relaxed);
             for (&(at, wanted), record) in now.iter().zip(records) {
-                // What is damaged, or somebody else's, is as good as nothing there: it is written again.
+                // A damaged or foreign record counts as not found; it is overwritten once the answer is computed.
                 let values = record.and_then(|record| decode(wanted, &record).ok().flatten());
                 found[at] = values.map(|values| Found { values, renew: false });
             }
@@ -216,17 +217,17 @@ impl Store for Redis {
     }
 }
 
-/// Whether an answer of so many values is written.
+/// Whether an answer of this many values is written.
 fn is_small(values: usize) -> bool {
     values * size_of::<f32>() <= MOST_BYTES
 }
 
-/// Those of `wanted` that may have been written, each with its place among them.
+/// Those of `wanted` that may have been written, each with its index.
 fn small(wanted: &[Wanted]) -> Vec<(usize, &Wanted)> {
     wanted.iter().enumerate().filter(|(_, wanted)| is_small(wanted.len)).collect()
 }
 
-/// How many of the answers of so many values go into one command: one at least.
+/// How many answers of these lengths go into one command: one at least.
 fn at_once(lens: impl Iterator<Item = usize>) -> usize {
     let mut bytes = 0;
     let fits = |len: &usize| {
@@ -253,7 +254,7 @@ fn sets(answers: &[&(Key, Values)], ttl: Duration) -> Pipeline {
     commands
 }
 
-/// What an answer is called there: people may look at it, so it is text.
+/// The name of an answer in Redis, as text, so that it is readable.
 fn name(key: &Key) -> String {
     let mut name = String::with_capacity(PREFIX.len() + 2 * key.bytes().len());
     name.push_str(PREFIX);
@@ -263,31 +264,31 @@ fn name(key: &Key) -> String {
     name
 }
 
-/// The way to the server, which comes and goes.
+/// The connections to the server, which may be lost and reopened.
 struct Line {
     client: Client,
     open: Mutex<Option<Connections>>,
-    /// How often it was opened.
+    /// How often connections were opened.
     opened: AtomicU64,
-    /// That what was open is lost.
+    /// Notified when the open connections are lost.
     lost: Notify,
     server: Told,
     writing: Told,
 }
 
-/// One for each of the two who use them: what one writes does not hold up what the other looks for.
+/// One connection for lookups and one for writes, so that writes do not delay lookups.
 #[derive(Clone)]
 struct Connections {
     looks: MultiplexedConnection,
     writes: MultiplexedConnection,
-    /// Commands of looks that came to their bound since the last one that did not.
+    /// Lookup commands in a row that reached their time limit.
     late: Arc<AtomicU32>,
-    /// Tells them from those before.
+    /// Tells these connections from earlier ones.
     number: u64,
 }
 
 impl Line {
-    /// Opens connections whenever there are none; `tried` learns when it was tried once.
+    /// Opens connections whenever there are none; sends to `tried` after each attempt.
     async fn keep(self: Arc<Self>, tried: mpsc::SyncSender<()>) {
         loop {
             let opened = match timeout(CONNECT_TIME, self.connect()).await {
@@ -296,7 +297,7 @@ impl Line {
             };
             let opened = opened.inspect_err(|why| self.server.bad(why)).ok();
             lock(&self.open).clone_from(&opened);
-            // Whoever waited for it has gone after the first time.
+            // Only the first attempt is waited for: later the receiver is gone.
             _ = tried.try_send(());
             if let Some(connections) = opened {
                 self.until_lost(connections).await;
@@ -308,7 +309,7 @@ impl Line {
     async fn connect(&self) -> Result<Connections, RedisError> {
         let mut looks = self.client.get_multiplexed_async_connection().await?;
         let writes = self.client.get_multiplexed_async_connection().await?;
-        // Some servers let in who has no password, and answer nothing.
+        // Some servers accept a connection without a password, and then refuse all commands.
         ping(&mut looks).await?;
         Ok(Connections { looks, writes, late: Arc::default(), number: self.opened.fetch_add(1, Relaxed) })
     }
@@ -327,12 +328,12 @@ impl Line {
         }
     }
 
-    /// Those that are open.
+    /// The open connections.
     fn connections(&self) -> Option<Connections> {
         lock(&self.open).clone()
     }
 
-    /// Lets go of the connections of this number, if nobody has.
+    /// Closes the connections of this number, unless that was done before.
     fn lose(&self, number: u64, why: &str) {
         let mut open = lock(&self.open);
         if open.as_ref().is_some_and(|open| open.number == number) {
@@ -353,7 +354,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Something that is told in the log when it ends, and when it is back, and not in between.
+/// A state that is logged when it turns bad and when it is good again, and at debug level in between.
 struct Told {
     redis: String,
     good: &'static str,
@@ -381,12 +382,12 @@ impl Told {
     }
 }
 
-/// Whether an error came from the server as the answer to a command.
+/// Whether an error is the server's answer to a command.
 fn said_by_server(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
 }
 
-/// What went wrong, and what to do about it where that is known.
+/// The error as text, with advice where it is about authentication.
 fn why(error: &RedisError) -> String {
     let refused = error.kind() == ErrorKind::AuthenticationFailed
         || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"));
@@ -407,7 +408,7 @@ mod tests {
     use super::*;
     use crate::cache::Scope;
 
-    /// A server that has nothing, and takes far too long to say so while it `is_slow`.
+    /// A server that finds nothing, and answers far too late while it `is_slow`.
     fn serve(is_slow: &Arc<AtomicBool>) -> RedisUrl {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap()).parse().unwrap();
@@ -421,7 +422,7 @@ mod tests {
         url
     }
 
-    /// Answers the commands of `client` until it goes. They are lines: `*2`, `$4`, `MGET`, `$7`, `turbo:1`.
+    /// Answers the commands of `client` until it disconnects. They are lines: `*2`, `$4`, `MGET`, `$7`, `turbo:1`.
     fn answer(mut client: &TcpStream, is_slow: &AtomicBool) -> Option<()> {
         let mut lines = BufReader::new(client).lines().map_while(Result::ok);
         loop {
