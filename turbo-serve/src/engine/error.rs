@@ -206,10 +206,10 @@ impl EngineError {
         }
     }
 
-    /// Whether a request with this deadline is retried after this error; `comes_again`: its caller retries where that
+    /// Whether a request with this deadline is retried after this error; `retries`: its caller retries where that
     /// is of use.
-    pub(crate) fn is_asked_again(&self, comes_again: bool, deadline: Option<Instant>) -> bool {
-        comes_again && self.again(deadline).is_some()
+    pub(crate) fn is_retried(&self, retries: bool, deadline: Option<Instant>) -> bool {
+        retries && self.again(deadline).is_some()
     }
 
     /// The same error, with its input number moved up by `others`, the inputs before those of this request.

@@ -147,7 +147,7 @@ impl Engine {
 
     async fn answer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {
         let shared = &*self.0;
-        let (Urgency { deadline, priority }, comes_again) = (request.urgency, request.comes_again);
+        let (Urgency { deadline, priority }, retries) = (request.urgency, request.retries);
         let terms = Terms::new(Instant::now(), deadline, shared.slo, priority);
         let answer = match deadline {
             // Checked before admission: on an `Overloaded` a caller would wait for room, though its time is over.
@@ -158,7 +158,7 @@ impl Engine {
             None => self.answer_on(request, terms).await,
         };
         if let Err(error) = &answer
-            && !error.is_asked_again(comes_again, deadline)
+            && !error.is_retried(retries, deadline)
         {
             shared.metrics.failed(error);
         }
@@ -168,8 +168,7 @@ impl Engine {
     async fn answer_on(&self, request: InferRequest, terms: Terms) -> Result<InferResponse, EngineError> {
         let shared = &*self.0;
         let row_len = shared.check(&request)?;
-        let InferRequest { inputs, output, truncation, prompt_name, urgency, room, comes_again, .. } =
-            request;
+        let InferRequest { inputs, output, truncation, prompt_name, urgency, room, retries, .. } = request;
         let limit = shared.info.max_input_length;
         let manner = Manner {
             truncation: truncation.unwrap_or_else(|| shared.info.default_truncation()),
@@ -177,14 +176,14 @@ impl Engine {
             prompt: shared.info.model.prompts.choose(prompt_name.as_deref())?,
             selects: output == OutputKind::Selected,
         };
-        let comes = if comes_again { Comes::Again } else { Comes::Anew };
+        let comes = if retries { Comes::Again } else { Comes::Anew };
         let slots = shared.reserve(inputs.len(), comes)?;
         let may_be_known = shared.info.cache_bytes.is_some();
         let inside = shared.forecast.enter(terms, inputs.len(), may_be_known)?;
         let mut accepted = shared.metrics.accepted(inputs.len() as u64);
         // A request that retries may still be rejected, and is then not counted. If its deadline passes before that, or
         // its client goes, it counts as accepted.
-        if !comes_again {
+        if !retries {
             accepted.count();
         }
         let characters = inputs.iter().map(characters).sum();
@@ -192,7 +191,7 @@ impl Engine {
         shared.encoders.encode(ticket.held_in(room, row_len), inputs, manner);
         let answers = shared.received(reply).await;
         if let Err(error) = &answers
-            && error.is_asked_again(comes_again, urgency.deadline)
+            && error.is_retried(retries, urgency.deadline)
         {
             accepted.forget();
         }

@@ -85,10 +85,10 @@ pub struct InferRequest {
     pub room: AnswerRoom,
     /// Whether the caller waits and retries where there is no room: such a rejection is not counted, and the request
     /// may be admitted before new ones.
-    pub comes_again: bool,
+    pub retries: bool,
     /// Whether it is part of a request that has begun: an engine that runs several models then begins no new request,
     /// which a stopping server would reject.
-    pub goes_on: bool,
+    pub continues: bool,
 }
 
 impl InferRequest {
@@ -103,8 +103,8 @@ impl InferRequest {
             prompt_name: None,
             urgency: Urgency::default(),
             room: AnswerRoom::default(),
-            comes_again: false,
-            goes_on: false,
+            retries: false,
+            continues: false,
         }
     }
 }

@@ -88,7 +88,7 @@ impl Answers {
             caught(|| engine.infer(request)).await?
         } else {
             let deadline = request.urgency.or(engine.urgency()).deadline;
-            let request = InferRequest { comes_again: true, ..request };
+            let request = InferRequest { retries: true, ..request };
             let asked = async {
                 let ask = || engine.infer(request.clone());
                 tasks::patiently(engine, &Door::default(), request.inputs.len(), deadline, ask).await

@@ -233,10 +233,10 @@ impl Infer for Lease {
 
     fn infer(&self, request: InferRequest) -> Pending<'_, InferResponse> {
         let (engine, urgency) = (&self.live.engine, request.urgency.or(self.urgency));
-        let (room, comes_again) =
-            (request.room.clone().or(&self.answer_room), request.comes_again || self.door.is_some());
-        let goes_on = request.goes_on || self.begun.is_some();
-        let request = InferRequest { urgency, room, comes_again, goes_on, ..request };
+        let (room, retries) =
+            (request.room.clone().or(&self.answer_room), request.retries || self.door.is_some());
+        let continues = request.continues || self.begun.is_some();
+        let request = InferRequest { urgency, room, retries, continues, ..request };
         let Some(door) = &self.door else { return engine.infer(request) };
         Box::pin(async move {
             let ask = || engine.infer(request.clone());

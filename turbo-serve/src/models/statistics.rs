@@ -57,10 +57,10 @@ impl Counted {
 
     async fn answer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {
         let (started, inputs) = (Instant::now(), request.inputs.len() as u64);
-        let (deadline, comes_again) = (request.urgency.deadline, request.comes_again);
+        let (deadline, retries) = (request.urgency.deadline, request.retries);
         let answer = self.engine.infer(request).await;
         match &answer {
-            Err(error) if error.is_asked_again(comes_again, deadline) => {}
+            Err(error) if error.is_retried(retries, deadline) => {}
             answer => self.count(started, inputs, answer.as_ref().ok().map(|answer| &answer.usage)),
         }
         answer

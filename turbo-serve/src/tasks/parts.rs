@@ -47,7 +47,7 @@ pub async fn infer_in_parts(
             let answer = match no_room {
                 NoRoom::Fails if nth == 0 => engine.infer(part).await,
                 _ => {
-                    let part = InferRequest { comes_again: true, ..part };
+                    let part = InferRequest { retries: true, ..part };
                     patiently(engine, door, part.inputs.len(), deadline, || engine.infer(part.clone())).await
                 }
             };
@@ -121,7 +121,7 @@ mod tests {
         async fn answer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {
             let count = request.inputs.len();
             assert!((1..=2).contains(&count) && request.prompt_name.as_deref() == Some("query"));
-            self.patient.fetch_add(usize::from(request.comes_again), SeqCst);
+            self.patient.fetch_add(usize::from(request.retries), SeqCst);
             let nth = {
                 let mut seen = self.seen.lock().unwrap();
                 seen.push(count);

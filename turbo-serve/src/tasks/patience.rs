@@ -30,7 +30,7 @@ impl Door {
     }
 }
 
-/// Asks an engine once it has room for so many inputs, and again (`InferRequest::comes_again`) where that was gone.
+/// Asks an engine once it has room for so many inputs, and again (`InferRequest::retries`) where that was gone.
 /// Until then nothing is done for the request but to look for room. Where a request has looked for several slots in
 /// vain for a while, the engine refuses newer ones.
 ///
@@ -76,7 +76,7 @@ impl<'a> AskedBefore<'a> {
     }
 
     pub(super) async fn infer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {
-        let request = InferRequest { comes_again: true, ..request };
+        let request = InferRequest { retries: true, ..request };
         self.ask(request.inputs.len(), || self.engine.infer(request.clone())).await
     }
 

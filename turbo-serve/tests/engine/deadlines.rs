@@ -229,12 +229,12 @@ fn nothing_is_held_of_an_answer_that_would_be_too_late() {
 #[test]
 fn whose_time_is_over_while_his_batch_runs_was_let_in_and_has_not_gone() {
     let metrics = Metrics::install().unwrap();
-    for (comes_again, label) in [(false, "over"), (true, "over-again")] {
+    for (retries, label) in [(false, "over"), (true, "over-again")] {
         let (engine, control) = start(&EngineConfig { label: Some(label.into()), ..config() });
         let runtime = runtime();
         control.close();
         let hurried = within(millis(1000), request([&[1]]));
-        let running = ask(&runtime, &engine, InferRequest { comes_again, ..hurried });
+        let running = ask(&runtime, &engine, InferRequest { retries, ..hurried });
         control.wait_for_batches(1);
         assert!(matches!(wait(running), Err(EngineError::Expired { .. })));
         let count = || value(&metrics, &format!("te_embed_count{{model=\"{label}\"}}"));
@@ -268,7 +268,7 @@ fn who_comes_again_is_counted_once_he_is_let_in() {
             .map(|name| value(&metrics, &format!("{name}{{model=\"again\"}}")));
         (origins.misses, misses.deadline, count, lengths)
     };
-    let come = || wait(engine.infer(InferRequest { comes_again: true, ..request([&[7; 3]]) }));
+    let come = || wait(engine.infer(InferRequest { retries: true, ..request([&[7; 3]]) }));
     assert_eq!(counted(), (32, 0, 32.0, 32.0));
     for _ in 0..3 {
         let told = come();

@@ -199,9 +199,9 @@ fn who_comes_again_is_refused_once_or_not_at_all() {
     let slo = Some(Duration::from_secs(1));
     let (engine, control) = start(&EngineConfig { max_concurrent_requests: 2, slo, ..config() });
     let held = hold(&engine, &control, 1);
-    let refused = |comes_again, deadline| {
+    let refused = |retries, deadline| {
         let urgency = Urgency { deadline, ..Urgency::default() };
-        let request = InferRequest { comes_again, urgency, ..request([&[2], &[3]]) };
+        let request = InferRequest { retries, urgency, ..request([&[2], &[3]]) };
         let told = wait(engine.infer(request));
         assert!(matches!(told, Err(EngineError::Overloaded { .. })), "{told:?}");
         engine.observed().unwrap().totals.misses.slots

@@ -117,8 +117,8 @@ fn options_reach_the_engine() {
         assert_eq!(reply.status, 200, "{path} {options}: {}", reply.text());
         let seen = server.engine.seen.lock().unwrap().take();
         let inputs = vec![text("hi")];
-        let goes_on = path == "/v1/embeddings"; // which is asked in parts
-        let expected = InferRequest { truncation, goes_on, ..InferRequest::new(inputs, output) };
+        let continues = path == "/v1/embeddings"; // which is asked in parts
+        let expected = InferRequest { truncation, continues, ..InferRequest::new(inputs, output) };
         assert_eq!(seen, Some(expected), "{path} {options}");
     }
 }

@@ -14,8 +14,8 @@ fn who_comes_again_is_counted_the_last_time() {
     run(async {
         let engine = Arc::new(Engine::new("a", Arc::default()));
         let served = Models::single(Arc::clone(&engine)).find(Wanted::named("a")).unwrap();
-        let counted = async |comes_again: bool| {
-            let request = InferRequest { comes_again, ..InferRequest::new(Vec::new(), OutputKind::RAW) };
+        let counted = async |retries: bool| {
+            let request = InferRequest { retries, ..InferRequest::new(Vec::new(), OutputKind::RAW) };
             drop(served.engine().infer(request).await);
             let statistics = served.statistics();
             (statistics.answered.count, statistics.failed.count)

@@ -63,13 +63,13 @@ impl EnsembleEngine {
             return Err(EngineError::InvalidInput { input: 0, why: why.to_owned() });
         }
         let InferRequest {
-            inputs, output, truncation, prompt_name, urgency, room, comes_again, goes_on, ..
+            inputs, output, truncation, prompt_name, urgency, room, retries, continues, ..
         } = request;
         self.check(inputs.len(), output, prompt_name)?;
         // Before the first step, so that no member is unloaded between two.
         let mut members = self.members()?;
         // And no engine is stopped: a request that goes on has checked that.
-        let begins = members.values().next().filter(|_| !goes_on);
+        let begins = members.values().next().filter(|_| !continues);
         let _begun = begins.map(Served::begin).transpose()?;
         self.check_labels(&members)?;
         for member in members.values_mut() {
@@ -82,7 +82,7 @@ impl EnsembleEngine {
             let no_room = if nth == 0 { NoRoom::Fails } else { NoRoom::Waits };
             usage.characters += group.query.chars().count()
                 + group.texts.iter().map(|text| text.chars().count()).sum::<usize>();
-            let (value, took) = self.run(&group, &members, truncation, (no_room, comes_again)).await?;
+            let (value, took) = self.run(&group, &members, truncation, (no_room, retries)).await?;
             add(&mut usage, &took);
             for (place, row) in value.of.into_iter().zip(value.rows) {
                 rows[group.inputs[place]] = Some(row);
@@ -100,11 +100,11 @@ impl EnsembleEngine {
         group: &Group,
         members: &Members,
         truncation: Option<Truncation>,
-        (no_room, comes_again): (NoRoom, bool),
+        (no_room, retries): (NoRoom, bool),
     ) -> Result<(Value, Usage), EngineError> {
         let Self { plan, labels, .. } = self;
         let Group { query, texts, .. } = group;
-        Run { plan, members, labels, query, texts, truncation, no_room, comes_again }.run().await
+        Run { plan, members, labels, query, texts, truncation, no_room, retries }.run().await
     }
 
     fn check(&self, got: usize, output: OutputKind, prompt_name: Option<String>) -> Result<(), EngineError> {

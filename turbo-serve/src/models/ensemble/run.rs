@@ -28,7 +28,7 @@ pub(super) struct Run<'a> {
     /// What happens where a model has no room when it is first asked.
     pub(super) no_room: NoRoom,
     /// Whether the whole is asked again then.
-    pub(super) comes_again: bool,
+    pub(super) retries: bool,
 }
 
 /// What a step gives: of some of the request's texts, by their places, a row each (texts have none).
@@ -161,8 +161,8 @@ impl Run<'_> {
         let request = InferRequest {
             truncation: self.truncation,
             prompt_name: prompt,
-            comes_again: self.comes_again,
-            goes_on: true,
+            retries: self.retries,
+            continues: true,
             ..InferRequest::new(Vec::new(), output)
         };
         let answer = infer_in_parts(self.members[model].engine(), request, inputs, no_room).await?;
