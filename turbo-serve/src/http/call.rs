@@ -63,7 +63,7 @@ pub(super) async fn read(
     };
     match Target::check(head, server).await.and(urgency) {
         Ok(urgency) => {
-            head.extensions.insert(urgency); // for whoever this request is handed on to
+            head.extensions.insert(urgency); // for the handler of the route
             Ok((body::json(head, body, server.payload_limit()).await?, urgency))
         }
         Err(error) => {

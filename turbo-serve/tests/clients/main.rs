@@ -49,7 +49,7 @@ fn ask_server(clients: &Path, server: &Server, script: &str, arguments: &[String
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(script);
     let mut command = Command::new("python3");
     command.arg(&script).args(arguments);
-    // Nothing of whoever runs the tests, proxies and tokens among it, and nothing that leaves this machine.
+    // Nothing of the user's environment, proxies and tokens among it, and nothing that leaves this machine.
     let path = std::env::var_os("PATH").unwrap_or_default();
     command.env_clear().env("PATH", path).env("PYTHONPATH", clients).env("PYTHONDONTWRITEBYTECODE", "1");
     command.env("HOME", std::env::temp_dir()).env("HF_HUB_DISABLE_TELEMETRY", "1").env("NO_PROXY", "*");

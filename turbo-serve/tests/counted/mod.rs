@@ -11,7 +11,7 @@ struct Counting;
 
 /// Bytes that are allocated now.
 pub(crate) static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
-/// The most bytes that were, since somebody set it.
+/// The most bytes at a time, since it was last set.
 pub(crate) static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 /// What the system's allocator takes for so many bytes: a header, and whole sixteens.

@@ -1,4 +1,4 @@
-//! The live page in a browser: it shows what `/metrics` says, asks nobody else, and outlives its server.
+//! The live page in a browser: it shows what `/metrics` says, requests nothing from elsewhere, and outlives its server.
 //!
 //! Without `chromium` the tests of the page say so and pass, unless `TURBO_REQUIRE_CHROMIUM=1`.
 

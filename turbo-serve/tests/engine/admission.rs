@@ -1,4 +1,4 @@
-//! Who comes in, and what is told to those who do not.
+//! Which requests are admitted, and what rejected ones are told.
 
 use std::{
     sync::{

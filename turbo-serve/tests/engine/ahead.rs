@@ -202,7 +202,8 @@ fn the_next_batch_is_submitted_while_one_runs() {
 /// A client that waits.
 type Asked = std::thread::JoinHandle<Result<InferResponse, EngineError>>;
 
-/// An engine whose device has batches that begin with 1 and with `second`, and computes nothing yet; and who waits for them.
+/// An engine whose device has batches that begin with 1 and with `second`, and computes nothing yet; and their
+/// requests.
 fn with_two(first: [&[u32]; 1], second: u32) -> (Arc<Timeline>, Engine, [Asked; 2]) {
     let (engine, timeline) = start();
     let ask = |ids: Vec<u32>| {

@@ -1,5 +1,5 @@
-//! What is known is not computed again, and what several want at once is computed once; and nobody can tell but by the
-//! time that it takes.
+//! What is known is not computed again, and what several requests want at once is computed once; answers differ in the
+//! time that they take alone.
 
 use std::{
     collections::HashMap,
@@ -372,11 +372,11 @@ fn a_closed_cache_is_one_in_memory() {
 enum Step {
     /// Somebody asks for these inputs, by their number, in rows of that kind.
     Ask(Vec<u32>, Kind),
-    /// One of those who wait goes.
+    /// One of the waiting clients goes.
     Leave(prop::sample::Index),
     /// So many batches are let through.
     Compute(usize),
-    /// One of those who wait is waited for, all batches being let through.
+    /// One of the waiting requests is awaited, all batches being let through.
     Await(prop::sample::Index),
 }
 
@@ -460,8 +460,8 @@ impl Computed {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever comes together, goes, fails and is evicted: who stays is answered as if he had been alone. One input a
-    /// batch, for a batch that fails costs its mates.
+    /// Whatever comes together, is cancelled, fails and is evicted: the other requests are answered as if alone. One
+    /// input a batch, as a batch that fails costs its mates.
     #[test]
     fn nobody_can_tell_that_there_is_a_cache(steps in steps(), folder in any::<bool>()) {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! By when an answer is wanted: who cannot have it is told at once, and what is over is not computed.
+//! Deadlines: a request that cannot meet its own is rejected at once, and an expired one is not computed.
 
 use std::{
     future::Future,
@@ -100,7 +100,7 @@ fn who_would_be_answered_too_late_is_told_at_once() {
 #[test]
 fn its_own_batch_counts() {
     let (engine, _ran) = paced::start(&config(), 0.0);
-    // 32 inputs of 8 tokens are four batches of 130 ms; nobody else is there, so it is of no use to come again.
+    // 32 inputs of 8 tokens are four batches of 130 ms; no other request is there, so a retry is of no use.
     let all = || request([&[1; 8]; 32]);
     let (started, hurried) = (Instant::now(), wait(engine.infer(within(SOON, all()))));
     assert!(matches!(hurried, Err(EngineError::Expired { .. })), "{hurried:?}");

@@ -59,7 +59,7 @@ fn who_comes_while_the_model_is_built_anew_is_told_how_long_that_takes() {
     const LONG: Duration = Duration::from_millis(500);
     let within = BatchTokens::Within(Duration::from_secs(1));
     // Be it the weights that take so long, or memory, which it is built anew with at once: for the largest batch that
-    // somebody chose, or for what was found to fit.
+    // was configured, or for what was found to fit.
     for (building, (reserving, beyond), max_batch_tokens) in [
         (LONG, (Duration::ZERO, 0), config().max_batch_tokens),
         (Duration::ZERO, (LONG, 1), config().max_batch_tokens),
@@ -98,7 +98,7 @@ fn a_model_that_cannot_be_built_anew_is_tried_again() {
     assert_eq!(engine.health(), Health::Ready);
 }
 
-/// Where only those are sent requests who are well, none comes.
+/// A load balancer sends requests to healthy servers alone, so none comes.
 #[test]
 fn a_model_that_cannot_be_built_anew_is_tried_again_though_nobody_asks() {
     let (engine, control) = start(&config());

@@ -49,7 +49,7 @@ struct State {
     closed: bool,
     /// Batches that pass though it is closed.
     tickets: usize,
-    /// Whether no row is given to who reads it.
+    /// Whether reading a row fails.
     rows_wait: bool,
     builds: usize,
     builds_fail: usize,
@@ -90,7 +90,7 @@ impl Control {
         self.change(|state| state.closed = false);
     }
 
-    /// Has whoever reads a row wait for it, or no longer.
+    /// Has reads of rows wait, or no longer.
     pub(crate) fn rows_wait(&self, wait: bool) {
         self.change(|state| state.rows_wait = wait);
     }

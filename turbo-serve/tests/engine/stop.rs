@@ -1,4 +1,4 @@
-//! Stopping: nothing accepted is lost, nothing new is taken; and what nobody waits for is not computed to its end.
+//! Stopping: nothing accepted is lost, nothing new is taken; and an abandoned batch is not computed to its end.
 
 use turbo_serve::engine::{EngineError, Health, Infer};
 

@@ -179,7 +179,7 @@ fn who_waits_for_tokens_of_an_engine_that_is_abandoned_is_told() {
     let waiting = crate::fake::begin(&engine, texts(["1", &long]));
     let mut tokens = engine.tokenize(one_text(whole));
     let mut decoded = engine.decode(DecodeRequest { ids: vec![vec![1; 20_000]], special });
-    // Nobody looks at this one before it is all over: it is told all the same, and nobody has seen that it is bad.
+    // This one is not looked at before the end: it is rejected all the same, without a word that it is bad.
     let bad = format!("{long} x");
     let unseen = crate::fake::begin(&engine, texts([&bad]));
     assert!(!crate::fake::is_ready(&mut tokens) && !crate::fake::is_ready(&mut decoded));

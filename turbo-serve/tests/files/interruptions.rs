@@ -269,7 +269,7 @@ fn a_complete_output_of_a_model_that_has_changed_is_told() {
     assert!(contents(&output) == complete);
 }
 
-/// It changes whenever somebody writes into it.
+/// It changes with every write into it.
 #[test]
 fn a_complete_output_of_a_pipe_is_complete() {
     let files = Files::new(3);

@@ -170,7 +170,7 @@ fn an_output_has_one_writer() {
     );
 }
 
-/// Also when nobody said how many, as after a crash.
+/// Also when their number is unknown, as after a crash.
 #[test]
 fn rows_without_an_answer_are_counted_once() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! The live page and its data: who may see them, and what they say of models that are there, or not, or keep no record.
+//! The live page and its data: when they need a key, and what they say of models that are there, or not, or keep no
+//! record.
 
 use std::sync::Arc;
 

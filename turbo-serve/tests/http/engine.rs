@@ -168,7 +168,7 @@ fn start_within(limits: InFlightLimits) -> Whole {
 }
 
 impl Whole {
-    /// Sends a request whose answer nobody waits for yet, and waits until its batch has started.
+    /// Sends a request without waiting for its answer, and waits until its batch has started.
     fn send_and_hold(&self, body: &str) -> TcpStream {
         self.hand.closed.store(true, Ordering::SeqCst);
         let mut client = TcpStream::connect(self.server.address).unwrap();

@@ -365,7 +365,7 @@ pub(crate) fn logged(work: impl AsyncFnOnce(&dyn Fn(&[&str]) -> bool)) {
         log.lines().any(|it| line.iter().all(|part| it.contains(part)))
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    // Were there only one, a test on another thread, which has none, could be asked whether anybody wants these lines.
+    // Were there only one, a test on another thread, which has none, could be asked whether these lines are wanted.
     let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
     tracing::subscriber::with_default(subscriber.finish(), || runtime.block_on(work(&said)));
 }

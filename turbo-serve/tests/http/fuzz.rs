@@ -1,4 +1,4 @@
-//! Bytes that nobody would send on purpose: never a failure of ours, always JSON.
+//! Random bytes: never a failure of ours, always JSON.
 
 use std::sync::Arc;
 

@@ -17,7 +17,7 @@ use crate::{
     grpc::{assert_status, embed},
 };
 
-/// All metrics of these calls alone: they are made on this thread, where nobody else counts.
+/// All metrics of these calls alone: they are made on this thread, where nothing else counts.
 fn metrics_of(calls: impl AsyncFnOnce(Router)) -> String {
     let recorder = PrometheusBuilder::new().build_recorder();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

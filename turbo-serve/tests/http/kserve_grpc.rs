@@ -199,7 +199,7 @@ async fn who_does_not_read_answers_keeps_no_server_from_stopping() {
     let asked = GrpcInferenceServiceClient::new(services).model_stream_infer(messages).await;
     let mut answers = asked.unwrap().into_inner();
     answers.message().await.unwrap().unwrap();
-    // The other message is asked by now, and nobody looks for its answer.
+    // The other message is in work by now, and its answer is not read.
     let stopped = tokio::time::timeout(Duration::from_secs(5), models.stop()).await;
     stopped.expect("it waits for who does not read");
     let last = answers.message().await.unwrap().unwrap();

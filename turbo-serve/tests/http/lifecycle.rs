@@ -153,7 +153,7 @@ fn two_that_leave_no_room(server: SocketAddr, begun: &[u8], is_full: impl Fn() -
         |client: &TcpStream| client.peek(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
     wait_until("the limit", || {
         clients.iter_mut().filter(|client| !waits(client)).for_each(|client| *client = begin());
-        // who asked may have been refused together with a client, which hears of it a little later
+        // the request may have been refused together with a client, which hears of it a little later
         let was_full = is_full();
         std::thread::sleep(Duration::from_millis(if was_full { 200 } else { 0 }));
         was_full && clients.iter().all(waits) && is_full()
@@ -254,7 +254,7 @@ fn an_answer_says_that_its_connection_ends_where_it_does() {
     let (json, expects) = ("content-type: application/json\r\n", "expect: 100-continue\r\n");
     let (gzip, in_chunks) = ("content-encoding: gzip\r\n", "transfer-encoding: chunked\r\n");
     let not_packed = vec![b'a'; 8 << 20];
-    // who asks before sending may send the body or the next request: the server cannot tell which
+    // a client that expects 100-continue may send the body or the next request: the server cannot tell which
     for (head, body, status, ends) in [
         (format!("POST /nowhere HTTP/1.1\r\n{}{expects}", length(&one)), vec![], 404, true),
         (format!("POST /embed HTTP/1.1\r\n{}{expects}", length(&one)), vec![], 415, true),

@@ -1,5 +1,5 @@
-//! The protocols over HTTP, against an engine that knows its answers beforehand, and against the real one: statuses, bodies, headers, metrics, cancelling,
-//! stopping, and input that nobody would write on purpose.
+//! The protocols over HTTP, against an engine that knows its answers beforehand, and against the real one: statuses,
+//! bodies, headers, metrics, cancelling, stopping, and malformed input.
 
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 

@@ -531,7 +531,7 @@ fn a_full_queue_says_when_to_come_back() {
     }
 }
 
-/// Routes of every protocol, bodies that they answer, and who words their errors.
+/// Routes of every protocol, bodies that they answer, and the protocol that words their errors.
 const ASKED: [(&str, &str, &str); 5] = [
     ("/embed", r#"{"inputs":"a"}"#, "tei"),
     ("/pipeline/feature-extraction", r#"{"inputs":"a"}"#, "tei"),
@@ -587,7 +587,7 @@ fn the_time_of_a_request_that_is_handed_on_runs_from_its_head() {
         );
         let mut client = TcpStream::connect(server.address).unwrap();
         client.write_all(head.as_bytes()).unwrap();
-        // Who is told to go on has had his head read.
+        // A client that is told to go on has had its head read.
         let mut told = [0; 25];
         client.read_exact(&mut told).unwrap();
         assert_eq!(&told, b"HTTP/1.1 100 Continue\r\n\r\n");

@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::json;
 
-/// A model on the Hub, and what befalls whoever asks for it.
+/// A model on the Hub, and how requests for it fail.
 #[derive(Default)]
 pub(crate) struct Model {
     pub(crate) commit: String,

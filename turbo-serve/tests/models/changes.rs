@@ -256,7 +256,7 @@ fn on_demand_the_first_request_loads_and_all_wait() {
         assert_eq!((shelf.loads.load(SeqCst), states(&models)), (1, vec![State::OnDemand, State::Ready]));
         models.lease(Wanted::named("a/1")).await.unwrap();
         assert_eq!(find(&models, "a").unwrap(), "a/2");
-        // What somebody has unloaded is not loaded by a request.
+        // An unloaded model is not loaded by a request.
         models.unload("a").await.unwrap();
         let gone = models.lease(Wanted::named("a")).await.map(|served| full_name(&served));
         assert_eq!(gone, Err(NotServed::Unloaded { name: "a/2".to_owned() }));
@@ -321,7 +321,7 @@ fn what_could_not_be_loaded_does_not_count_until_it_could() {
         };
         is_ill();
         assert_eq!(states(&models), [State::Unavailable { reason: "the file is too short".to_owned() }]);
-        // No request comes to a server that is not well: who looks after it has it tried again.
+        // No request comes to a server that is not healthy: a health check has it tried again.
         shelf.hold("1");
         tokio::time::advance(Duration::from_secs(5)).await;
         is_ill();

@@ -63,7 +63,7 @@ struct Seen {
     room: OnceLock<Semaphore>,
     /// Set when a member was stopped.
     stopped: AtomicBool,
-    /// Requests by who holds their answers.
+    /// Requests by the room that holds their answers.
     held: Mutex<BTreeMap<String, usize>>,
 }
 

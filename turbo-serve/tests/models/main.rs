@@ -1,5 +1,5 @@
-//! The registry of models, with engines that tell when they are asked after their end: who is found, loading, unloading,
-//! what is counted, and all of it under traffic.
+//! The registry of models, with engines that report calls after their end: finding, loading, unloading, counting, and
+//! all of it under traffic.
 
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 

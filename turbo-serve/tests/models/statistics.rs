@@ -1,4 +1,4 @@
-//! What a model has done is counted, whoever asked.
+//! What a model has done is counted, over all protocols.
 
 use std::sync::{Arc, atomic::Ordering::SeqCst};
 

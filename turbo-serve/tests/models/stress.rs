@@ -15,7 +15,7 @@ use crate::fake::{Shelf, ask, run, started};
 const CLIENTS: usize = 12;
 const ROUNDS: usize = 60;
 
-/// Asks for `name` until told to end: whoever gets a lease is answered. Counts answers and refusals.
+/// Requests `name` until told to end: a request with a lease is answered. Counts answers and refusals.
 async fn client(
     models: Models,
     name: &'static str,

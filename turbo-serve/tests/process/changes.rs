@@ -1,4 +1,4 @@
-//! Models that come and go while everybody asks, on a server with real ones.
+//! Models that come and go under traffic, on a server with real ones.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering::SeqCst},

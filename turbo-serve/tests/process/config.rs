@@ -252,7 +252,7 @@ fn variables_that_are_set_to_nothing_say_nothing() {
         assert_eq!(code, Some(0), "{output}");
         assert!(!output.contains("means nothing here"), "{output}");
     }
-    // But nobody wants a key that everybody has, nor has pages of all origins ask for want of a list.
+    // But an empty key or an empty list of origins is a mistake: it would let all clients in.
     for (variable, expected) in [
         ("API_KEY", "it is empty: give a key"),
         ("CORS_ALLOW_ORIGIN", "expected `*`, or scheme, host and port"),

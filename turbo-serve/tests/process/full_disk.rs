@@ -1,4 +1,4 @@
-//! A disk that is full, at the start or from some moment on: what was to be kept is lost, and nobody who asks is told.
+//! A disk that is full, at the start or from some moment on: what was to be kept is lost, and answers go on as before.
 //!
 //! The system's limit on the length of files stands for the disk: with `SIGXFSZ` ignored, writing beyond it is an error
 //! as on a disk without room. The log is a pipe, and knows no such limit.
@@ -29,7 +29,7 @@ fn start(folder: &std::path::Path, blocks: u64) -> Server {
     Server::spawn(shell)
 }
 
-/// Asks for so many texts that nobody has asked for before, and expects each answer.
+/// Requests so many new texts, and expects each answer.
 fn ask(server: &Server, round: usize) {
     let words = ["the", "cat", "sat", "on", "mat", "dog", "and", "a"];
     let text = |number: usize| {

@@ -210,7 +210,7 @@ fn told_twice_it_refuses_what_is_not_answered() {
     let client = thread::spawn(move || server::post(&address, "/embed", &json!({ "inputs": "the cat" })));
     server.wait_for_metric("te_embed_count", 1);
     server.signal(Signal::Terminate);
-    // Two signals at once are one: the first is heard when nobody is let in any more.
+    // Two signals at once are one: the first is handled when the listener is closed.
     let told = Instant::now();
     while TcpStream::connect(server.address()).is_ok() {
         assert!(told.elapsed() < PATIENCE, "it goes on listening");
@@ -277,7 +277,7 @@ fn what_cannot_work_is_told_before_the_model_is_loaded() {
         run(&[&arguments, more].concat())
     };
     assert_fails(serve(&["--port", &port]), &["cannot listen on 127.0.0.1", &port]);
-    // a GPU that nobody has; why not depends on the machine and on the features of the build
+    // a GPU that no machine has; why not depends on the machine and on the features of the build
     assert_fails(serve(&["--port=0", "--device=cuda:4000000"]), &["--device cuda:4000000: "]);
     assert_fails(
         serve(&["--port=0", "--max-batch-tokens=47", "--auto-truncate=false"]),

@@ -61,7 +61,7 @@ impl Collector {
         Self { address, received, _stop: stop }
     }
 
-    /// All spans of what `server` sends until its end, and who sends them.
+    /// All spans that `server` sends until its end, and the service that sends them.
     fn spans_until_the_end_of(self, server: Server) -> (Vec<Span>, Vec<KeyValue>) {
         let (code, output) = server.end(Signal::Terminate);
         assert_eq!(code, Some(0), "{output}");
@@ -173,7 +173,7 @@ fn a_span_tells_that_its_request_failed() {
 
 #[test]
 fn without_a_collector_requests_are_answered_all_the_same() {
-    // nobody listens there
+    // nothing listens there
     let server = Server::start(&["--otlp-endpoint=http://127.0.0.1:1"]);
     assert_eq!(server.post("/embed", &json!({ "inputs": "the cat" })).0, 200);
     let (code, output) = server.end(Signal::Terminate);
