@@ -7,7 +7,7 @@
 //!
 //! | recorded by | metrics |
 //! |---|---|
-//! | the protocol | `te_request_*` per request, and [`REQUEST_FAILURE`] for every failure that a client is told who asked with `POST`; [`PROCESS_RESIDENT_MEMORY`] whenever metrics are shown |
+//! | the protocol | `te_request_*` per request, and [`REQUEST_FAILURE`] for every failed `POST` that its client is told of; [`PROCESS_RESIDENT_MEMORY`] whenever metrics are shown |
 //! | the engine | [`EMBED`] or [`PREDICT`] per input, [`QUEUE_SIZE`], [`BATCH_NEXT_SIZE`], [`BATCH_NEXT_TOKENS`], [`BATCH_FILL`], [`BATCH_COST_ERROR`], [`BATCH_COST_ERROR_MEDIAN`], [`ADMISSION_REFUSALS`], [`DEADLINE_MISSES`], [`PRIORITY_QUEUE_SIZE`], [`PRIORITY_DURATION`], [`PLANNED_BYTES`], [`USED_BYTES`], [`REQUEST_INPUT_LENGTH`], [`CACHE_HITS`], [`CACHE_SHARED`], [`CACHE_MISSES`], and [`REQUEST_FAILURE`] with [`failure::DROPPED`], which no client hears of |
 //! | the server | [`BODY_BYTES`], [`ANSWER_BYTES`], and [`ADMISSION_REFUSALS`] with [`refusal::BYTES`] |
 //! | the cache | [`CACHE_BYTES`], [`CACHE_ENTRIES`], [`CACHE_EVICTIONS`], [`CACHE_UNWRITTEN`]; it may be shared by several engines |
@@ -110,8 +110,8 @@ pub const BATCH_COST_ERROR: &str = "turbo_batch_cost_error";
 /// Gauge: the median of the last hundred of these.
 pub const BATCH_COST_ERROR_MEDIAN: &str = "turbo_batch_cost_error_median";
 
-/// Counter, label [`REASON`]: requests that were not let in. What waits for room by itself, such as the messages of a
-/// stream, is not among them.
+/// Counter, label [`REASON`]: requests that were rejected. What waits for room, such as the messages of a stream, is
+/// not among them.
 pub const ADMISSION_REFUSALS: &str = "turbo_admission_refusals";
 /// Label of [`ADMISSION_REFUSALS`].
 pub const REASON: &str = "reason";
@@ -125,15 +125,15 @@ pub mod refusal {
     pub const BYTES: &str = "bytes";
 }
 
-/// Counter, label [`OUTCOME`]: requests that were let in and had no answer in time.
+/// Counter, label [`OUTCOME`]: requests that had no answer in time, or could not have had one even alone.
 pub const DEADLINE_MISSES: &str = "turbo_deadline_misses";
 /// Label of [`DEADLINE_MISSES`].
 pub const OUTCOME: &str = "outcome";
 /// Values of the label [`OUTCOME`].
 pub mod outcome {
-    /// Given up when its time was over.
+    /// Given up: its deadline passed, or is sooner than its batch alone would take.
     pub const EXPIRED: &str = "expired";
-    /// Answered after the time that the server promises.
+    /// Answered after its deadline, be it the client's or the server's promise.
     pub const LATE: &str = "late";
 }
 

@@ -74,9 +74,9 @@ type Span = (usize, usize, f32);
 /// The best answers, the best first.
 ///
 /// Its score is the product of two probabilities, that an answer starts with its first token and ends with its last;
-/// each sums to 1 over the context in a window and a special token in front of it all, which stands for no answer. Of each window the best
-/// `top_k` are looked at. Those of the same text, whatever its case, are one answer where it was first found, and their
-/// scores are added. The score of no answer is the least of all windows.
+/// each sums to 1 over the context in a window and a special token in front of it all, which stands for no answer. Of
+/// each window the best `top_k` are looked at. Those of the same text, whatever its case, are one answer where it was
+/// first found, and their scores are added. The score of no answer is the least of all windows.
 ///
 /// Source: the question answering pipeline of the transformers library. Departs from it: scores stop at 1 when they are
 /// added; no answers of score 0 are made up where there are fewer than `top_k`, and none at all for an empty context.

@@ -1,5 +1,5 @@
-//! Ids of words that are one token, or were tokenised before. Texts are made of a few ten thousand words over and over, and the library
-//! takes microseconds for each of them, most of it for places and strings that the model does not read.
+//! Ids of words that are one token, or were tokenised before. Texts are made of a few ten thousand words over and over,
+//! and the library takes microseconds for each of them, most of it for places and strings that the model does not read.
 //!
 //! A word is what lies between two [`Cuts`], so a text's ids are those of its words, one behind the other.
 

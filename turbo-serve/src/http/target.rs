@@ -5,7 +5,7 @@
 //! |---|---|
 //! | the path | `/models/minilm/embed`, `/models/minilm/versions/2/embed` |
 //! | the body, where its protocol has a field for it and the path says nothing | `{"model": "minilm/2", …}` |
-//! | nobody | the default model |
+//! | neither | the default model |
 
 use axum::{
     extract::{FromRequestParts, RawPathParams, rejection::RawPathParamsRejection},

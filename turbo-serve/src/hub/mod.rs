@@ -12,7 +12,7 @@
 //! | variable | what it changes |
 //! |---|---|
 //! | `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME` | where the cache is |
-//! | `HF_TOKEN`, `HUGGING_FACE_HUB_TOKEN`, `HF_TOKEN_PATH` | who asks; else the file that `hf auth login` writes |
+//! | `HF_TOKEN`, `HUGGING_FACE_HUB_TOKEN`, `HF_TOKEN_PATH` | the token; else it is in the file that `hf auth login` writes |
 //! | `HF_HUB_OFFLINE`, `TRANSFORMERS_OFFLINE` | nothing is asked, only the cache is looked at |
 //! | `HF_ENDPOINT` | another Hub |
 
