@@ -218,6 +218,7 @@ fn what_is_wrong_with_pairs_is_told_by_its_name() {
             "integer `7`, expected a text or a list of texts",
         ),
         (r#"{"text_1":"q","text_2":[{"content":[]}]}"#, 422, "Validation", "map, expected a text at [0]"),
+        (r#"{"queries":"q","documents":"a","text_2":null}"#, 422, "Validation", "null, expected a text"),
         (r#"{"text_1":"overloaded","text_2":"a"}"#, 429, "Overloaded", "overloaded"),
         (r#"{"text_1":"nan","text_2":"a"}"#, 424, "Backend", "has the value NaN"),
     ] {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, de::IgnoredAny};
 
 use super::{
     List,
-    fields::{Cut, Padding, Side, activation, check_padding, refuse, word},
+    fields::{Cut, Padding, Side, activation, check_padding, not_null, refuse, word},
     id_of,
 };
 use crate::{
@@ -31,12 +31,19 @@ use crate::{
 #[derive(Deserialize)]
 pub(in crate::http) struct ScoreBody {
     model: Option<String>,
+    #[serde(default, deserialize_with = "not_null")]
     queries: Option<TextList>,
+    #[serde(default, deserialize_with = "not_null")]
     documents: Option<TextList>,
+    #[serde(default, deserialize_with = "not_null")]
     items: Option<TextList>,
+    #[serde(default, deserialize_with = "not_null")]
     data_1: Option<TextList>,
+    #[serde(default, deserialize_with = "not_null")]
     data_2: Option<TextList>,
+    #[serde(default, deserialize_with = "not_null")]
     text_1: Option<TextList>,
+    #[serde(default, deserialize_with = "not_null")]
     text_2: Option<TextList>,
     use_activation: Option<bool>,
     activation: Option<bool>,
