@@ -162,7 +162,8 @@ impl<'a> Work<'a> {
             DOWN => self.multiply_down(group, block, index),
             NORMALISE if block.is_last() => self.normalise(group, index),
             // rows of x are packed before the first block, and normalised behind the last
-            _ => {}
+            PACK | NORMALISE => {}
+            _ => unreachable!("there are five stages"),
         }
     }
 

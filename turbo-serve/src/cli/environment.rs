@@ -15,6 +15,8 @@ Environment:
                       listens on
   HF_HUB_CACHE        folder of files from the Hub; by default `hub` in HF_HOME
   HF_HOME             folder of the Hub's tools; by default `huggingface` in XDG_CACHE_HOME
+  HUGGING_FACE_HUB_TOKEN
+                      token for the Hub, as older tools call it; HF_TOKEN goes before it
   HF_TOKEN_PATH       file with the token for the Hub; by default `token` in HF_HOME
   HF_ENDPOINT         address of the Hub; by default https://huggingface.co
   HF_HUB_OFFLINE      with 1 the Hub is not asked, and what is kept is used;

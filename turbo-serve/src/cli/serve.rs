@@ -55,8 +55,8 @@ Try it:
 /// Serve a model over HTTP
 ///
 /// Answers as text-embeddings-inference does (/embed, /embed_all, /embed_sparse, /similarity, /predict, /rerank,
-/// /tokenize, /decode, /info, /health, /metrics), and /v1/embeddings as OpenAI does. The model's folder says what it is
-/// for; the other routes name the one to use. When the server is ready it prints `listening on http://ADDRESS` on
+/// /tokenize, /decode, /info, /health, /metrics), /v1/embeddings as OpenAI does, /v1/rerank as Cohere and Jina do, and
+/// /score and /classify as vLLM does. The model's folder says what it is for; the other routes name the one to use. When the server is ready it prints `listening on http://ADDRESS` on
 /// standard output; logs go to standard error. SIGTERM and Ctrl-C stop it after the accepted requests are answered. A
 /// second signal stops it at once, as does the end of `--shutdown-grace-ms`: requests that still wait are refused, and
 /// the exit code is 1.
@@ -150,7 +150,7 @@ pub(super) struct Arguments {
     max_concurrent_requests: usize,
     /// Most inputs of one request
     ///
-    /// `/v1/embeddings` takes at least 2048, in parts of this many. A number above `--max-concurrent-requests` is lowered
+    /// `/v1/embeddings` and `/classify` take at least 2048, in parts of this many. A number above `--max-concurrent-requests` is lowered
     /// to that, with a warning.
     #[arg(long, env, value_name = "N", default_value_t = EngineConfig::default().max_client_batch_size, help_heading = "HTTP")]
     max_client_batch_size: usize,

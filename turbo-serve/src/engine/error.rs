@@ -78,7 +78,8 @@ pub enum EngineError {
     },
     /// An input is longer than the model's limit, and truncation is off.
     #[error(
-        "input {input} has {tokens} tokens, the model takes at most {limit}: shorten it or set `truncate`"
+        "input {input} has {tokens} tokens, at most {limit} are possible: shorten it or have it cut (`truncate`; on \
+         OpenAI's and vLLM's routes `truncate_prompt_tokens`)"
     )]
     TooLong {
         /// Which input, counted from 0.

@@ -73,8 +73,8 @@ pub struct InferRequest {
     pub output: OutputKind,
     /// What happens to inputs that are too long; `None` is the server's default. [`Input::Encoded`] is never cut.
     pub truncation: Option<Truncation>,
-    /// Most tokens of each input, where that is less than the model takes; more is too long. [`Input::Encoded`] is never
-    /// cut.
+    /// Most tokens of each input, where that is less than the model takes; more is too long. [`Input::Encoded`] has the
+    /// model's limit alone.
     pub max_input_length: Option<usize>,
     /// Which of the model's prompts is put before each text; `None` is the default one, if there is one. The default
     /// is not for pairs and ids; a request that names one may have neither.

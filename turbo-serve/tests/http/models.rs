@@ -167,6 +167,7 @@ fn vllm_s_clients_get_the_scores_that_the_folders_say() {
         let mut body = options;
         body["input"] = json!(texts);
         let answer = ok(&server.post("/classify", body.to_string()));
+        assert_eq!(list(&answer["data"]).len(), cases.len());
         for (class, case) in list(&answer["data"]).iter().zip(&cases) {
             let mut probs: Vec<f64> = list(&class["probs"]).iter().map(|it| it.as_f64().unwrap()).collect();
             probs.sort_by(|a, b| b.total_cmp(a));

@@ -199,7 +199,7 @@ fn what_is_wrong_with_a_pipelines_request() {
             json!({ "inputs": long, "parameters": { "stride": 0 } }),
             422,
             "Validation",
-            "the model takes at most",
+            "are possible: shorten it",
         ),
         (&gaps, masks, json!({ "inputs": "no gap" }), 422, "Validation", "there is no `[MASK]` in the "),
         (

@@ -552,7 +552,10 @@ fn an_ensemble_scores_pairs_in_their_order_and_cuts_none() {
     };
     let scores = ask(json!({})).json();
     let ranked = server.post("/models/search/v1/rerank", json!({ "query": queries, "documents": documents }));
-    for result in ranked.json()["results"].as_array().unwrap() {
+    let ranked = ranked.json();
+    let results = ranked["results"].as_array().unwrap();
+    assert_eq!((results.len(), scores["data"].as_array().unwrap().len()), (3, 3));
+    for result in results {
         let index = result["index"].as_u64().unwrap() as usize;
         assert_eq!(scores["data"][index]["score"], result["relevance_score"], "{scores}");
     }

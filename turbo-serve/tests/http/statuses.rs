@@ -345,7 +345,7 @@ fn bodies_that_are_wrong() {
         (r#"{"inputs":"a","dimensions":5}"#, "`dimensions` is 5"),
         (
             r#"{"inputs":"aaaaaaaaaaaaaaaaaaaaaaaaa","truncate":false}"#,
-            "input 0 has 26 tokens, the model takes at most 16",
+            "input 0 has 26 tokens, at most 16 are possible",
         ),
     ] {
         assert_tei(body, &server.post("/embed", body), 422, VALIDATION, said);

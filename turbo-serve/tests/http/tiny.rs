@@ -126,7 +126,7 @@ fn limits_are_those_of_the_folder() {
     assert_eq!(info["model_type"], json!({"embedding": {"pooling": "mean"}}));
     let long = "hello ".repeat(60);
     let reply = server.post("/embed", json!({ "inputs": long, "truncate": false }).to_string());
-    assert_tei("62 tokens", &reply, 422, "Validation", "62 tokens, the model takes at most 48");
+    assert_tei("62 tokens", &reply, 422, "Validation", "62 tokens, at most 48 are possible");
     let reply = server.post("/embed", json!({ "inputs": [2, 103, 3] }).to_string());
     assert_tei("id 103", &reply, 422, "Validation", "token id 103");
     let ids: Vec<u32> = vec![5; 49];

@@ -79,7 +79,7 @@ pub fn page(comparison: &Comparison, notes: &str) -> String {
     )
 }
 
-/// What a README shows of the record: a line for each model and precision.
+/// The batches that a README shows, a column each: `batch_size`, `seq_len`.
 const OVERVIEW: [(usize, u32); 5] = [(1, 10), (1, 40), (1, 128), (1, 500), (20, 40)];
 
 /// A few lines and a table for a README: turbo's times, and how they compare with the best other engine's.

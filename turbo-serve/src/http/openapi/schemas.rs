@@ -3,6 +3,8 @@
 
 use serde_json::{Value, json};
 
+use crate::http::vllm::NAMES;
+
 fn of(schema: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{schema}") })
 }
@@ -226,18 +228,24 @@ fn with_extensions(own: Value) -> Value {
 }
 
 fn vllm() -> Value {
-    let sides = [("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2")];
     let mut asked = json!({
         "use_activation": maybe("boolean"), "activation": maybe("boolean"), "softmax": maybe("boolean"),
         "request_id": maybe("string"),
         "max_tokens_per_query": maybe_from(0), "max_tokens_per_doc": maybe_from(0),
         "instruction": { "type": "null" }, "chat_template_kwargs": { "type": "null" },
     });
-    for (first, second) in sides {
+    for (first, second) in NAMES {
         (asked[first], asked[second]) = (of("TextOrTexts"), of("TextOrTexts"));
     }
     let mut request = object(with_extensions(asked), []);
-    request["anyOf"] = sides.map(|(first, second)| json!({ "required": [first, second] })).into();
+    request["oneOf"] = NAMES
+        .map(|pair| {
+            let names = NAMES.iter().flat_map(|&(first, second)| [first, second]);
+            let others = names.filter(|name| ![pair.0, pair.1].contains(name));
+            let others: Vec<Value> = others.map(|name| json!({ "required": [name] })).collect();
+            json!({ "required": [pair.0, pair.1], "not": { "anyOf": others } })
+        })
+        .into();
     let score = json!({ "index": count(), "object": { "const": "score" }, "score": number() });
     let classified = with_extensions(json!({
         "input": of("Inputs"), "messages": { "type": "null" }, "add_special_tokens": { "enum": [true, null] },

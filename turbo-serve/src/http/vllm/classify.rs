@@ -17,10 +17,10 @@ use crate::{
         ability::Ability,
         answer::{Question, answer_in_parts},
         call::{Call, RequestBody},
-        error::OpenAiError,
+        error::{ApiError, OpenAiError},
         inputs::{Counted, Inputs, Whole},
         openai::check_count,
-        write::check_finite,
+        write::{BYTES_PER_VALUE, check_finite},
     },
     tasks::NoRoom,
 };
@@ -66,6 +66,7 @@ pub(in crate::http) async fn classes(
     Call { target, body, received }: Call<ClassifyBody>,
 ) -> Result<Response, OpenAiError> {
     Ability::Predict.check(&target)?;
+    let target = target.writing(BYTES_PER_VALUE);
     let Counted { inputs, arity } = check_input(body.input, body.messages)?;
     check_padding(body.padding)?;
     check_special_tokens(body.add_special_tokens)?;
@@ -73,6 +74,10 @@ pub(in crate::http) async fn classes(
     let Cut { truncation, max_input_length } =
         Cut::of(&target, body.truncate_prompt_tokens, body.truncation_side)?;
     let model = &target.engine().info().model;
+    if let Some(planned) = target.planned() {
+        let logits = inputs.len() * model.rows.pooled.unwrap_or(0);
+        planned.check(logits).map_err(ApiError::from)?;
+    }
     let function = match activation([body.use_activation, body.activation, body.softmax]) {
         Some(false) => ScoreFunction::Identity,
         Some(true) | None => model.score_function,

@@ -51,11 +51,10 @@ impl Cut {
             Side::Right => TruncationDirection::Right,
         });
         let truncation = truncation(target, tokens.map(|_| true), direction);
-        let max_input_length = match tokens {
-            None | Some(Whole(-1)) => None,
-            Some(Whole(tokens)) => Some(length(tokens, target.engine().info().max_input_length)?),
-        };
-        check_cut(target, "truncate_prompt_tokens", max_input_length)?;
+        let tokens = tokens.map(|Whole(tokens)| tokens).filter(|&tokens| tokens != -1);
+        check_cut(target, "truncate_prompt_tokens", tokens.map(|_| 1))?;
+        let limit = target.engine().info().max_input_length;
+        let max_input_length = tokens.map(|tokens| length(tokens, limit)).transpose()?;
         Ok(Self { truncation, max_input_length })
     }
 }

@@ -19,7 +19,7 @@ use serde::Serialize;
 use super::rerank::new_id;
 
 pub(super) use classify::classes;
-pub(super) use score::score;
+pub(super) use score::{NAMES, score};
 
 /// A list of answers, and what it took.
 #[derive(Serialize)]

@@ -87,6 +87,10 @@ struct Score {
     score: f32,
 }
 
+/// What the sides of pairs are called, in the order of the body's fields.
+pub(in crate::http) const NAMES: [(&str, &str); 4] =
+    [("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2")];
+
 /// What can be done about too many pairs.
 const FEWER: &str = "send fewer pairs at a time, or raise `--max-rerank-documents`";
 /// What can be done where no words of a template's are read.
@@ -170,32 +174,32 @@ impl ScoreBody {
         activation([self.use_activation, self.activation, self.softmax])
     }
 
-    /// Both sides of the pairs, by the first names of which both are there.
+    /// Both sides of the pairs, which have one pair of names.
     fn sides(&mut self) -> Result<[Texts; 2], ApiError> {
-        let of_queries = match self.documents.take() {
-            None if self.items.is_some() => ("items", self.items.take()),
-            documents => ("documents", documents),
-        };
-        let sides = [
-            [("queries", self.queries.take()), of_queries],
-            [("data_1", self.data_1.take()), ("data_2", self.data_2.take())],
-            [("text_1", self.text_1.take()), ("text_2", self.text_2.take())],
-        ];
-        let mut missing = None;
-        for [(first, of_first), (second, of_second)] in sides {
-            match (of_first, of_second) {
-                (Some(of_first), Some(of_second)) => {
-                    let first = Texts { field: first, list: of_first };
-                    return Ok([first, Texts { field: second, list: of_second }]);
-                }
-                (Some(_), None) => missing = missing.or(Some(second)),
-                (None, Some(_)) => missing = missing.or(Some(first)),
-                (None, None) => {}
-            }
+        let given: Vec<Texts> = [
+            ("queries", self.queries.take()),
+            ("documents", self.documents.take()),
+            ("items", self.items.take()),
+            ("data_1", self.data_1.take()),
+            ("data_2", self.data_2.take()),
+            ("text_1", self.text_1.take()),
+            ("text_2", self.text_2.take()),
+        ]
+        .into_iter()
+        .filter_map(|(field, list)| Some(Texts { field, list: list? }))
+        .collect();
+        let fields: Vec<String> = given.iter().map(|side| format!("`{}`", side.field)).collect();
+        if let Ok([first, second]) = <[Texts; 2]>::try_from(given)
+            && NAMES.contains(&(first.field, second.field))
+        {
+            return Ok([first, second]);
         }
+        let got = match &fields[..] {
+            [] => "none of them".to_owned(),
+            fields => fields.join(", "),
+        };
         Err(ApiError::validation(format!(
-            "missing field `{}`, expected `queries` and `documents`, or `text_1` and `text_2`",
-            missing.unwrap_or("queries")
+            "expected `queries` and `documents`, or `text_1` and `text_2`, and no other names of texts; got {got}"
         )))
     }
 }
