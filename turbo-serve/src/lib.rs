@@ -7,12 +7,12 @@
 //! | [`models`] | what is served, by name and version; loaded and unloaded while serving |
 //! | [`http`] | text-embeddings-inference's routes and OpenAI's embeddings over [`models::Models`] |
 //! | [`grpc`] | text-embeddings-inference's gRPC services, health and reflection |
-//! | [`dashboard`] | a page that shows what the server does while it does it |
-//! | [`net`] | sockets, TLS, HTTP/1.1 and HTTP/2, keys: what holds whatever is asked |
+//! | [`dashboard`] | a page that shows live what the server does |
+//! | [`net`] | sockets, TLS, HTTP/1.1 and HTTP/2, keys, and limits that apply to every protocol |
 //! | [`tasks`] | from rows to what they mean: labels, answers, words |
 //! | [`files`] | files of texts in, files of answers out, a row for a row |
 //! | [`hub`] | models by their names on the Hugging Face Hub |
-//! | [`metric_names`] | what is counted, and by whom |
+//! | [`metric_names`] | the metrics, and what records them |
 //!
 #![doc = include_str!("../README.md")]
 

@@ -1,14 +1,14 @@
 //! Names of every metric the server reports: one list, so that dashboards, engine and protocols agree.
 //!
-//! The names, labels and units are those of text-embeddings-inference: dashboards made for it work unchanged. What it
-//! does not have begins with `turbo_`. `docs/metrics.md` says the same for operators.
-//! Durations are in seconds, queue and batch sizes in requests' inputs, lengths in tokens.
-//! A *request* is one call of a client; an *input* is one sequence of that call.
+//! The names, labels and units are those of text-embeddings-inference: dashboards made for it work unchanged. Names
+//! that it does not have begin with `turbo_`. `docs/metrics.md` documents them for operators. Durations are in seconds,
+//! queue and batch sizes in requests' inputs, lengths in tokens. A *request* is one call of a client; an *input* is one
+//! sequence of that call.
 //!
 //! | recorded by | metrics |
 //! |---|---|
-//! | the protocol | `te_request_*` per request, and [`REQUEST_FAILURE`] for every failed `POST` that its client is told of; [`PROCESS_RESIDENT_MEMORY`] whenever metrics are shown |
-//! | the engine | [`EMBED`] or [`PREDICT`] per input, [`QUEUE_SIZE`], [`BATCH_NEXT_SIZE`], [`BATCH_NEXT_TOKENS`], [`BATCH_FILL`], [`BATCH_COST_ERROR`], [`BATCH_COST_ERROR_MEDIAN`], [`ADMISSION_REFUSALS`], [`DEADLINE_MISSES`], [`PRIORITY_QUEUE_SIZE`], [`PRIORITY_DURATION`], [`PLANNED_BYTES`], [`USED_BYTES`], [`REQUEST_INPUT_LENGTH`], [`CACHE_HITS`], [`CACHE_SHARED`], [`CACHE_MISSES`], and [`REQUEST_FAILURE`] with [`failure::DROPPED`], which no client hears of |
+//! | the protocol | `te_request_*` per request, and [`REQUEST_FAILURE`] for every failure that a client receives for a `POST` request; [`PROCESS_RESIDENT_MEMORY`] whenever metrics are shown |
+//! | the engine | [`EMBED`] or [`PREDICT`] per input, [`QUEUE_SIZE`], [`BATCH_NEXT_SIZE`], [`BATCH_NEXT_TOKENS`], [`BATCH_FILL`], [`BATCH_COST_ERROR`], [`BATCH_COST_ERROR_MEDIAN`], [`ADMISSION_REFUSALS`], [`DEADLINE_MISSES`], [`PRIORITY_QUEUE_SIZE`], [`PRIORITY_DURATION`], [`PLANNED_BYTES`], [`USED_BYTES`], [`REQUEST_INPUT_LENGTH`], [`CACHE_HITS`], [`CACHE_SHARED`], [`CACHE_MISSES`], and [`REQUEST_FAILURE`] with [`failure::DROPPED`], which no client receives |
 //! | the server | [`BODY_BYTES`], [`ANSWER_BYTES`], and [`ADMISSION_REFUSALS`] with [`refusal::BYTES`] |
 //! | the cache | [`CACHE_BYTES`], [`CACHE_ENTRIES`], [`CACHE_EVICTIONS`], [`CACHE_UNWRITTEN`]; it may be shared by several engines |
 
@@ -34,7 +34,7 @@ pub const REQUEST_INPUT_LENGTH: &str = "te_request_input_length";
 /// Names of what is counted per input, all of which begin with the task's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskNames {
-    /// Counter: inputs that came in.
+    /// Counter: inputs received.
     pub count: &'static str,
     /// Counter: inputs that were answered.
     pub success: &'static str,
@@ -75,23 +75,23 @@ pub const BATCH_NEXT_SIZE: &str = "te_batch_next_size";
 /// Histogram, tokens: total tokens of a batch sent to the model.
 pub const BATCH_NEXT_TOKENS: &str = "te_batch_next_tokens";
 
-/// Counter, label [`TIER`]: inputs whose answer was kept there.
+/// Counter, label [`TIER`]: inputs whose answer was found there.
 pub const CACHE_HITS: &str = "turbo_cache_hits";
 /// Counter: inputs that had to be computed.
 pub const CACHE_MISSES: &str = "turbo_cache_misses";
 /// Counter: inputs that were answered with what was being computed for another one.
 pub const CACHE_SHARED: &str = "turbo_cache_shared";
-/// Counter, label [`TIER`]: answers that had to go for others.
+/// Counter, label [`TIER`]: answers evicted to make room for others.
 pub const CACHE_EVICTIONS: &str = "turbo_cache_evictions";
 /// Gauge, bytes, label [`TIER`]: what the cache takes, keys and tables counted.
 pub const CACHE_BYTES: &str = "turbo_cache_bytes";
 /// Gauge, label [`TIER`]: answers that are kept.
 pub const CACHE_ENTRIES: &str = "turbo_cache_entries";
 
-/// Counter, label [`TIER`]: answers that were not written there: it could not follow, or could not be used.
+/// Counter, label [`TIER`]: answers that were not written there: the tier was too slow, or could not be used.
 pub const CACHE_UNWRITTEN: &str = "turbo_cache_unwritten";
 
-/// Label of what is counted of the response cache.
+/// Label of the response cache's metrics.
 pub const TIER: &str = "tier";
 /// Values of the label [`TIER`].
 pub mod tier {
@@ -99,19 +99,19 @@ pub mod tier {
     pub const MEMORY: &str = "memory";
     /// A folder of its own.
     pub const FOLDER: &str = "folder";
-    /// A server that others have, too.
+    /// A Redis server, which other servers may share.
     pub const REDIS: &str = "redis";
 }
 
 /// Histogram, 0 to 1: how full a batch is, in tokens or in inputs, whichever is fuller.
 pub const BATCH_FILL: &str = "turbo_batch_fill";
-/// Histogram: how far a batch's predicted cost was from what it took, in parts of that.
+/// Histogram: a batch's predicted cost relative to what it took: the error as a fraction of the latter.
 pub const BATCH_COST_ERROR: &str = "turbo_batch_cost_error";
 /// Gauge: the median of the last hundred of these.
 pub const BATCH_COST_ERROR_MEDIAN: &str = "turbo_batch_cost_error_median";
 
-/// Counter, label [`REASON`]: requests that were rejected. What waits for room, such as the messages of a stream, is
-/// not among them.
+/// Counter, label [`REASON`]: requests that were not admitted. Requests that wait for room, such as the messages of a
+/// stream, are not among them.
 pub const ADMISSION_REFUSALS: &str = "turbo_admission_refusals";
 /// Label of [`ADMISSION_REFUSALS`].
 pub const REASON: &str = "reason";
@@ -121,11 +121,11 @@ pub mod refusal {
     pub const SLOTS: &str = "slots";
     /// The answer would have come too late.
     pub const DEADLINE: &str = "deadline";
-    /// The server holds as many bytes for its clients as it may.
+    /// The server holds as many bytes of bodies or answers as its limits allow.
     pub const BYTES: &str = "bytes";
 }
 
-/// Counter, label [`OUTCOME`]: requests that had no answer in time, or could not have had one even alone.
+/// Counter, label [`OUTCOME`]: requests that were not answered in time, or could not have been even alone.
 pub const DEADLINE_MISSES: &str = "turbo_deadline_misses";
 /// Label of [`DEADLINE_MISSES`].
 pub const OUTCOME: &str = "outcome";
@@ -141,7 +141,7 @@ pub mod outcome {
 pub const PRIORITY_QUEUE_SIZE: &str = "turbo_priority_queue_size";
 /// Histogram, seconds, label [`PRIORITY`]: one input of a class from arrival to its answer.
 pub const PRIORITY_DURATION: &str = "turbo_priority_duration";
-/// Label of what is counted of a class of requests: `low`, `normal` or `high`.
+/// Label of metrics by priority class: `low`, `normal` or `high`.
 pub const PRIORITY: &str = "priority";
 
 /// Gauge, bytes, label [`BATCH`]: what the memory plan of a batch takes.
@@ -152,11 +152,11 @@ pub const BATCH: &str = "batch";
 pub mod batch {
     /// The largest that may come up: memory is reserved for it.
     pub const LARGEST: &str = "largest";
-    /// The last one; of one batch each second at most, for planning takes longer than counting.
+    /// The last one, updated at most once a second, for planning takes longer than counting.
     pub const LAST: &str = "last";
 }
 
-/// Gauge, bytes, label [`OF`]: what a model has of its device's memory.
+/// Gauge, bytes, label [`OF`]: device memory that a model holds.
 pub const USED_BYTES: &str = "turbo_used_bytes";
 /// Label of [`USED_BYTES`].
 pub const OF: &str = "of";
@@ -168,16 +168,16 @@ pub mod of {
     pub const ACTIVATIONS: &str = "activations";
 }
 
-/// Gauge, bytes: what the server holds of bodies that come, or whose requests are not answered yet.
+/// Gauge, bytes: what the server holds of bodies that are arriving or whose requests are not answered yet.
 pub const BODY_BYTES: &str = "turbo_body_bytes";
 /// Gauge, bytes: what it holds of answers that their clients have not taken yet.
 pub const ANSWER_BYTES: &str = "turbo_answer_bytes";
 
-/// Gauge, bytes: memory of the process, under the name that Prometheus' own clients use; where the system tells it.
+/// Gauge, bytes: memory of the process, under the name that Prometheus' own clients use; where the system reports it.
 pub const PROCESS_RESIDENT_MEMORY: &str = "process_resident_memory_bytes";
 
-/// Label of every metric of a model, where a server has several: `name/version`. Failures that a client is told have
-/// none, for many of them name no model.
+/// Label of every metric of a model, if a server has several: `name/version`. Failures that clients receive have none,
+/// for many of them concern no model.
 pub const MODEL: &str = "model";
 
 /// These labels, and [`MODEL`] where there is one.
@@ -205,11 +205,11 @@ pub const ERR: &str = "err";
 pub mod failure {
     /// The tokenizer refused a text.
     pub const TOKENIZATION: &str = "tokenization";
-    /// No room in the queue, or no time.
+    /// No free slots, or the deadline cannot be met.
     pub const OVERLOADED: &str = "overloaded";
-    /// The time that the answer was allowed to take was over.
+    /// The deadline has passed.
     pub const EXPIRED: &str = "expired";
-    /// The request was wrong.
+    /// The request was invalid.
     pub const VALIDATION: &str = "validation";
     /// More inputs than one request may have.
     pub const BATCH_SIZE: &str = "batch_size";
@@ -219,7 +219,7 @@ pub mod failure {
     pub const UNHEALTHY: &str = "unhealthy";
     /// The model is for another task than the route.
     pub const MODEL_TYPE: &str = "model_type";
-    /// The request came without the server's key, or from a web page that may not ask.
+    /// The request came without the server's key, or from a web page that is not allowed.
     pub const UNAUTHORIZED: &str = "unauthorized";
     /// The client went away before its answer was ready.
     pub const DROPPED: &str = "dropped";

@@ -1,9 +1,9 @@
-//! A span per request: what its lines in the log have in common, and what a collector of traces is sent.
+//! A span per request: the fields that its log lines share, and what is exported to a trace collector.
 //!
-//! In: a request of any protocol, with its client's name for it (`x-request-id`) and the trace that it is a part of
-//! (`traceparent`, <https://www.w3.org/TR/trace-context>), where it has them. Out: its answer, with the name. The span
-//! of a call of gRPC goes on until its answer has ended, which may be a stream. What OpenTelemetry has names for has
-//! them (<https://opentelemetry.io/docs/specs/semconv/http/http-spans>).
+//! In: a request of any protocol, with its client's id (`x-request-id`) and trace (`traceparent`,
+//! <https://www.w3.org/TR/trace-context>), if it has them. Out: its answer, with the id. The span of a gRPC call lasts
+//! until its answer has ended, which may be a stream. Fields have OpenTelemetry's names where there are some
+//! (<https://opentelemetry.io/docs/specs/semconv/http/http-spans>).
 
 use std::{
     borrow::Cow,
@@ -27,21 +27,21 @@ use tracing::{Instrument, Span, field::Empty};
 
 use crate::{engine::Usage, grpc, http::route_behind_long_name};
 
-/// The name of a request: its client's, or one that is given here. It comes back with the answer.
+/// The id of a request: its client's, or one generated here. It is returned with the answer.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Wraps all that is done for a request, whatever its protocol.
+/// A middleware that runs a request of any protocol in a span.
 pub(crate) async fn span(request: Request, next: Next) -> Response {
     around(request, |request| next.run(request)).await
 }
 
-/// Wraps what answers a request.
+/// Runs `answer` in a request's span.
 pub(crate) async fn around<F: Future<Output = Response>>(
     mut request: Request,
     answer: impl FnOnce(Request) -> F,
 ) -> Response {
     let id = request.headers_mut().entry(REQUEST_ID).or_insert_with(new_id).clone();
-    // Fields are written out when a span begins, for every request: so only where the span is enabled.
+    // Creating a span formats its fields, for every request: so only if a subscriber is interested.
     let span = tracing::debug_span!(
         "request",
         otel.name = %Name(&request),
@@ -70,8 +70,8 @@ pub(crate) async fn around<F: Future<Output = Response>>(
     response
 }
 
-/// What a span is called: the route, and of a call of gRPC its service and method. There are few names, since a
-/// collector groups requests by them, and clients may request any path.
+/// A span's name: the route, or a gRPC call's service and method. Collectors group requests by it, so there must be few
+/// names, whatever paths clients request.
 struct Name<'a>(&'a Request);
 
 impl fmt::Display for Name<'_> {
@@ -88,7 +88,7 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// The route that a request has come to, as the router writes it.
+/// The route pattern that a request has matched.
 fn route(request: &Request) -> Option<Cow<'_, str>> {
     match request.extensions().get::<MatchedPath>() {
         Some(matched) => Some(matched.as_str().into()),
@@ -96,27 +96,27 @@ fn route(request: &Request) -> Option<Cow<'_, str>> {
     }
 }
 
-/// The method of a request, where it is one of those that OpenTelemetry knows.
+/// The method of a request, if OpenTelemetry knows it.
 fn method(request: &Request) -> Option<&str> {
     const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE"];
     Some(request.method().as_str()).filter(|method| KNOWN.contains(method))
 }
 
-/// The name of a request.
+/// The id of a request.
 pub(crate) fn id(headers: &HeaderMap) -> Option<&HeaderValue> {
     headers.get(REQUEST_ID)
 }
 
-/// Has the headers of an answer name the request that those of another one name.
+/// Copies the request id between headers.
 pub(crate) fn copy_id(from: &HeaderMap, to: &mut HeaderMap) {
     if let Some(id) = id(from) {
         to.insert(REQUEST_ID, id.clone());
     }
 }
 
-/// Tells the span of the request that is worked on what a model's answer took.
+/// Records usage and timings of a model's answer in the current span.
 pub(crate) fn took(model: &str, usage: &Usage) {
-    // OpenTelemetry's whole numbers are signed.
+    // OpenTelemetry's integers are signed.
     let micros = |time: Duration| time.as_micros() as i64;
     let timings = &usage.timings;
     Span::current()
@@ -127,7 +127,7 @@ pub(crate) fn took(model: &str, usage: &Usage) {
         .record("inference_us", micros(timings.inference));
 }
 
-/// A name that no other request of this process has, and hardly one of another.
+/// An id that is unique in this process, and hardly repeats in another.
 fn new_id() -> HeaderValue {
     static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
     static REQUESTS: AtomicU64 = AtomicU64::new(0);
@@ -135,7 +135,7 @@ fn new_id() -> HeaderValue {
     HeaderValue::try_from(id).expect("digits and a hyphen")
 }
 
-/// Makes a span part of the trace that the headers tell of.
+/// Makes a span part of the trace that the headers name.
 #[cfg(feature = "otlp")]
 fn follow(span: &Span, headers: &HeaderMap) {
     use opentelemetry::propagation::{Extractor, TextMapPropagator};
@@ -156,7 +156,7 @@ fn follow(span: &Span, headers: &HeaderMap) {
 
     if !span.is_disabled() && headers.contains_key("traceparent") {
         let parent = TraceContextPropagator::new().extract(&Headers(headers));
-        // Where no spans are sent there is nothing to follow.
+        // An error says that spans are not exported.
         let _ = span.set_parent(parent);
     }
 }

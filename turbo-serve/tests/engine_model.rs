@@ -214,7 +214,7 @@ fn a_batch_that_nobody_wants_ends_between_layers() {
     }
 }
 
-/// An emulated GPU, which from now on computes only when it is waited for or polled, and the model on it.
+/// An emulated GPU, which from now on computes only when its results are waited for or polled, and the model on it.
 fn on_a_gpu_that_lags() -> Option<(Arc<Emulator>, Model)> {
     let emulator = Arc::new(Emulator::or_skip(Order::Forward)?);
     let device = Cuda::<f32>::new(emulator.clone(), CudaOptions::default());

@@ -116,7 +116,7 @@ fn what_a_request_takes_is_its_size_times_a_small_factor() {
             request.body(Body::from(body.clone())).unwrap()
         });
     }
-    // Two bytes make a tensor without a name, and messages are decoded as a whole before a handler sees them.
+    // Two bytes make a tensor without a name, and a message is decoded as a whole before it is checked.
     let tensors =
         |count| ModelInferRequest { inputs: vec![InferInputTensor::default(); count], ..Default::default() };
     let raw = ModelInferRequest { raw_input_contents: vec![Vec::new(); SIZE / 2], ..Default::default() };

@@ -1,4 +1,4 @@
-//! What the page shows, as JSON. Units are in the names; times are counted from the model's start.
+//! What the page shows, as JSON. Units are in the names; times count from the model's start.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,20 +18,20 @@ use crate::{
     models::{Entry, Models, NotServed, State, Wanted},
 };
 
-/// What is told of one model, and of the server around it.
+/// The data of one model, and of the server.
 #[derive(Serialize)]
 pub struct Data {
     server: ServerView,
     models: Vec<ModelView>,
-    /// The one that was asked for.
+    /// The requested model.
     model: ModelView,
-    /// `None` while it is not there.
+    /// `None` while it is not loaded.
     engine: Option<EngineView>,
-    /// `None` where no observations are kept.
+    /// `None` if its engine keeps no record.
     observed: Option<ObservedView>,
 }
 
-/// What is told of the model that is `wanted`; none is loaded for it.
+/// The data of the `wanted` model, which is not loaded for it.
 ///
 /// # Errors
 /// [`NotServed`] where there is no such model.
@@ -62,7 +62,7 @@ struct ModelView {
     name: String,
     version: String,
     state: &'static str,
-    /// Why it is not there, where that is known.
+    /// Why it is not loaded, if that is known.
     reason: Option<String>,
 }
 
@@ -93,7 +93,7 @@ struct EngineView {
     cache_bytes: Option<usize>,
     /// Value of the label `model` of its metrics.
     label: Option<String>,
-    /// What stands for a word to be guessed, where its tokenizer has that.
+    /// The mask token, if its tokenizer has one.
     mask_token: Option<String>,
     /// The metric that counts its answered inputs.
     answered_metric: &'static str,
@@ -392,7 +392,7 @@ struct CostsView {
     batch_sizes: Vec<usize>,
     /// A row for each length, `None` where no such batch is formed.
     cells_ms: Vec<Vec<Option<f64>>>,
-    /// Cells that lie outside of what was measured.
+    /// Cells outside of what was measured.
     extrapolated: Vec<Vec<bool>>,
     line_ms: Option<LineView>,
     measured: Vec<MeasuredView>,

@@ -1,8 +1,8 @@
-//! A page that shows what the server does while it does it.
+//! A page that shows live what the server does.
 //!
-//! One file of HTML, style and script that requests [`Data`] from this server and nothing else from anywhere, so it
-//! works without a network; its own policy forbids browsers everything beyond. It polls: an event stream is held back
-//! by proxies that buffer, and browsers send no key with it.
+//! One file of HTML, style and script that requests [`Data`] from this server and nothing else, so it works without a
+//! network; its content security policy has browsers enforce that. It polls: buffering proxies delay an event stream,
+//! and browsers send no key with one.
 //!
 //! ```text
 //! Infer::observed ──▶ Data ──▶ JSON, once a second and only while the page is looked at ──▶ page.html

@@ -1,4 +1,4 @@
-//! The page, and what it may do.
+//! The page, and its content security policy.
 
 use std::sync::LazyLock;
 
@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 /// The whole of it.
 pub const PAGE: &str = include_str!("page.html");
 
-/// Value of `Content-Security-Policy`: its own style and script, by their digests, and questions to where it came from.
+/// Value of `Content-Security-Policy`: its own style and script, by their digests, and requests to its own server.
 pub static POLICY: LazyLock<String> = LazyLock::new(|| {
     let digest = |tag| STANDARD.encode(Sha256::digest(inside(PAGE, tag)));
     let (style, script) = (digest("style"), digest("script"));
@@ -18,7 +18,7 @@ pub static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// What stands between the tags of the only element of this kind.
+/// The content of the only element with this tag.
 fn inside<'a>(page: &'a str, tag: &str) -> &'a str {
     let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
     let between = page.split_once(&open).and_then(|(_, rest)| rest.split_once(&close));

@@ -5,7 +5,7 @@ use std::io;
 /// Why a file cannot be read or written any further.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The system said no.
+    /// A system call failed.
     #[error("{file}: {source}")]
     Io {
         /// The file.
@@ -13,17 +13,17 @@ pub enum FileError {
         /// What the system said.
         source: io::Error,
     },
-    /// A name that does not say what is in the file.
+    /// The name does not tell the file's format.
     #[error("{file}: cannot tell its format from its name, known are {known}; {flag} says it otherwise")]
     Format {
         /// The file.
         file: String,
-        /// Ends of names that are known.
+        /// Known extensions.
         known: String,
         /// The flag that says the format.
         flag: &'static str,
     },
-    /// A format that cannot hold what is asked of it.
+    /// The format cannot hold the answers.
     #[error("{file}: {format} {why}")]
     Unfit {
         /// The file.
@@ -33,7 +33,7 @@ pub enum FileError {
         /// What it cannot do.
         why: String,
     },
-    /// A column that is not there.
+    /// The file has no such column.
     #[error("{file}: no column {column:?}, it has: {}", list(available))]
     Column {
         /// The file, with the line where that matters.
@@ -51,13 +51,13 @@ pub enum FileError {
         /// What is wrong with it.
         why: String,
     },
-    /// An output that is there already.
+    /// The output exists.
     #[error("{file} exists: pass --overwrite to replace it")]
     Exists {
         /// The file.
         file: String,
     },
-    /// An output that is there already and was not finished.
+    /// The output exists and is unfinished.
     #[error("{file} exists and is unfinished: pass {flags}")]
     Unfinished {
         /// The file.
@@ -65,13 +65,13 @@ pub enum FileError {
         /// What to pass: not everything can be resumed.
         flags: &'static str,
     },
-    /// An output that another process is writing.
+    /// Another process is writing the output.
     #[error("{file} is being written by another process: let it end first")]
     Busy {
         /// The file.
         file: String,
     },
-    /// An output that was begun differently.
+    /// The output was begun from something else.
     #[error("{file} was begun with {field} {was}, not {is}: go on with the same, or pass --overwrite")]
     Differs {
         /// The file.
@@ -89,7 +89,7 @@ pub enum FileError {
         /// What it said.
         why: String,
     },
-    /// A thread that reads rows or makes them ready for the model has panicked.
+    /// A thread that reads or tokenizes rows has panicked.
     #[error("a thread panicked while rows were read or made into tokens: those after it have no answer")]
     Panicked,
 }

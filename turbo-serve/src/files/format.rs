@@ -1,4 +1,4 @@
-//! What is in a file, by its name.
+//! Formats of files, by their names.
 
 use std::path::Path;
 
@@ -22,10 +22,10 @@ pub enum InputFormat {
 /// What a `"` at the beginning of a value means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quotes {
-    /// It stands around the value up to the next one, over line ends and all.
+    /// It quotes the value up to the next one, line ends included.
     #[default]
     Around,
-    /// Itself, as any other character does: many tables of tabs are written so.
+    /// Text, like any other character: many tab-separated files are written so.
     Text,
 }
 
@@ -50,7 +50,7 @@ impl InputFormat {
         ("parquet", Self::Parquet),
     ];
 
-    /// The format that the name `file` tells; standard input holds lines.
+    /// The format by the name `file`; standard input holds lines.
     ///
     /// # Errors
     /// [`FileError::Format`].
@@ -58,7 +58,7 @@ impl InputFormat {
         if file == super::STANDARD { Ok(Self::Lines) } else { by_end(file, Self::ENDS, flag) }
     }
 
-    /// The same with such quotes, where it has any.
+    /// The same with these quotes, if the format has any.
     #[must_use]
     pub fn with_quotes(self, quotes: Quotes) -> Self {
         match self {
@@ -84,7 +84,7 @@ impl OutputFormat {
     const ENDS: &[(&str, Self)] =
         &[("jsonl", Self::Jsonl), ("ndjson", Self::Jsonl), ("npy", Self::Npy), ("parquet", Self::Parquet)];
 
-    /// The format that the name `file` tells; on standard output it is JSONL.
+    /// The format by the name `file`; standard output is JSONL.
     ///
     /// # Errors
     /// [`FileError::Format`].
@@ -92,7 +92,7 @@ impl OutputFormat {
         if file == super::STANDARD { Ok(Self::Jsonl) } else { by_end(file, Self::ENDS, flag) }
     }
 
-    /// As people write it.
+    /// Its name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Jsonl => "JSONL",

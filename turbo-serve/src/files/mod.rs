@@ -8,13 +8,13 @@
 //! | module | what it is about |
 //! |---|---|
 //! | [`read`] | text lines, JSONL, CSV, TSV and Parquet as rows of cells |
-//! | [`write`](mod@write) | answers as JSONL, NPY or Parquet, at any moment fit to be continued |
+//! | [`write`](mod@write) | answers as JSONL, NPY or Parquet, which can be continued after an interruption |
 //! | [`pipeline`] | the threads between, and how a window becomes batches |
 //!
 //! Every row of the input gives exactly one row of the output, in order, also a row that could not be read or does not
-//! suit the model: its answer says what was wrong. So how many rows a file of answers has is all that a later run must
-//! know to go on. Everything is bounded: rows in bytes, windows in tokens, queues in windows; memory does not grow with
-//! the file.
+//! suit the model: its answer says what was wrong. So the number of rows in a file of answers is all that a later run
+//! needs to continue it. Everything is bounded: rows in bytes, windows in tokens, queues in windows; memory does not
+//! grow with the file.
 
 mod error;
 mod format;
@@ -25,7 +25,7 @@ pub mod write;
 pub use error::FileError;
 pub use format::{InputFormat, OutputFormat, Quotes};
 
-/// Most bytes of one row of an input: what is longer is more likely a file without line ends, or a quote left open.
+/// Most bytes of one row of an input: a longer one is more likely a file without line ends, or an open quote.
 pub const MAX_ROW_BYTES: usize = 16 << 20;
 
 /// The name of a file that stands for standard input or output.

@@ -1,4 +1,4 @@
-//! What every call does between its message and its answer: it finds the model, asks, counts, and tells.
+//! What every call does between its message and its answer: find the model, run the request, count it, report timings.
 
 use std::{future::Future, time::Instant};
 
@@ -19,29 +19,29 @@ use crate::{
     tasks::Door,
 };
 
-/// Bytes that are written of a value: four in a message, and four of that as it is sent.
+/// Bytes written for each value: four in a message, and four in its encoding.
 pub(super) const WRITTEN: usize = 2 * size_of::<f32>();
 
-/// Metadata that name the model.
+/// The metadata key that names the model.
 const MODEL: &str = "x-model";
 
-/// A message that asks a model for something, by itself or as one of a stream.
+/// A request message to a model, alone or in a stream.
 pub(super) trait Ask: Send + 'static {
-    /// What it gets.
+    /// The message that answers it.
     type Answer: Message + 'static;
 
-    /// How it is counted; what only the tokenizer looks at is not.
+    /// How it is counted; `None` for requests that only need the tokenizer, and parts of a stream that counts as one.
     const COUNTED: Option<Arity>;
 
     /// Whether its answer has a row for each token.
     const OF_TOKENS: bool = false;
 
-    /// The model that it is for; `called` is what the call says, where the message says nothing.
+    /// The model that it names; `called` is the one of the call's metadata, for messages that cannot name one.
     fn wanted<'a>(&'a self, called: &'a Model) -> Wanted<'a> {
         called.wanted()
     }
 
-    /// Asks, of a message that came at `received`. Dropping the future withdraws the question.
+    /// Answers a message that arrived at `received`. Dropping the future cancels the request.
     fn ask(
         self,
         served: &Served,
@@ -49,7 +49,7 @@ pub(super) trait Ask: Send + 'static {
     ) -> impl Future<Output = Result<Answered<Self::Answer>, ApiError>> + Send;
 }
 
-/// An answer, and what it took.
+/// An answer, and its usage and timings.
 pub(super) struct Answered<A> {
     pub(super) message: A,
     pub(super) usage: Usage,
@@ -62,7 +62,7 @@ pub(super) struct Calls {
     pub(super) metrics: Metrics,
 }
 
-/// What a call's metadata say: the name of the model that it is for, or none for the default one; and how urgent it is.
+/// What a call's metadata say: the model's name, or none for the default one, and the urgency.
 #[derive(Clone)]
 pub(super) struct Model {
     name: Option<String>,
@@ -84,12 +84,12 @@ impl Model {
 }
 
 impl Calls {
-    /// What the metadata of a call say.
+    /// Parses the metadata of a call, and counts failures.
     pub(super) fn model(&self, metadata: &MetadataMap) -> Result<Model, Status> {
         Model::of(metadata).map_err(|error| self.refuse(&error))
     }
 
-    /// Answers a message that comes alone.
+    /// Answers a unary call.
     pub(super) async fn answer<Q: Ask + Message>(
         &self,
         request: Request<Q>,
@@ -108,8 +108,9 @@ impl Calls {
         Ok(response)
     }
 
-    /// Asks the model about a message that came then, counts, and says which model answered. Where there is no room it
-    /// waits at the `door`, if there is one. The answer is held as `planned`, if bytes are counted.
+    /// Runs a message that arrived at `received` and counts it; also returns the model that answered. If no slot is
+    /// free it waits at the `door`, if one is given. Room for the answer is reserved in `planned`, if bytes in flight
+    /// are counted.
     pub(super) async fn ask<Q: Ask>(
         &self,
         model: &Model,
@@ -117,7 +118,7 @@ impl Calls {
         door: Option<Door>,
         planned: Option<Planned>,
     ) -> Result<(Answered<Q::Answer>, Served), Status> {
-        // For each question and not for a stream: else one that goes on would keep a model from being unloaded.
+        // A lease for each message and not for a stream: an endless stream would keep a model from being unloaded.
         let (wanted, urgency) = (message.wanted(model), model.urgency);
         let served = self.lease_by(wanted, urgency.deadline).await?.urgent(urgency);
         let served = match door {
@@ -143,24 +144,24 @@ impl Calls {
         Ok((answered, served))
     }
 
-    /// Counts what a message became that may have come packed.
+    /// Counts the unpacked size of a message.
     pub(super) fn count(&self, message: &impl Message, arrived: Option<&Arrived>) -> Result<(), Status> {
         let Some(arrived) = arrived else { return Ok(()) };
         arrived.unpacked_message(message.encoded_len()).map_err(|error| self.refuse(&error.into()))
     }
 
-    /// Holds an answer as it will be sent, if bytes are counted and there is room for it.
+    /// Reserves room for an answer's encoding; fails if there is none.
     pub(super) fn hold(&self, answer: &impl Message, planned: Option<&Planned>) -> Result<(), Status> {
         let Some(planned) = planned else { return Ok(()) };
         planned.fits(answer.encoded_len()).map_err(|error| self.refuse(&error.into()))
     }
 
-    /// The model that a call names, for which it waits no longer than its deadline.
+    /// Leases the model that a call names, waiting for it until the call's deadline at most.
     pub(super) async fn lease_for(&self, model: &Model) -> Result<Served, Status> {
         self.lease_by(model.wanted(), model.urgency.deadline).await
     }
 
-    /// The same where the message names it.
+    /// The same for a model that the message names.
     pub(super) async fn lease(&self, wanted: Wanted<'_>, metadata: &MetadataMap) -> Result<Served, Status> {
         let urgency = urgency(metadata).map_err(|error| self.refuse(&error))?;
         self.lease_by(wanted, urgency.deadline).await
@@ -170,7 +171,7 @@ impl Calls {
         self.models.lease_by(wanted, deadline).await.map_err(|error| self.refuse(&error.into()))
     }
 
-    /// Counts a failure, and says it in gRPC's words.
+    /// Counts a failure, and returns its gRPC status.
     pub(super) fn refuse(&self, error: &ApiError) -> Status {
         let Failure(reason) = error.failure();
         self.metrics.failed(reason);
@@ -178,7 +179,7 @@ impl Calls {
     }
 }
 
-/// What is told of a model beside its answers; known for longer than the model may be there.
+/// What is reported of a model beside its answers; a copy, so that it does not hold a lease.
 pub(super) struct Answerer {
     name: String,
     compute_type: HeaderValue,
@@ -190,7 +191,7 @@ impl Answerer {
         Self { name: model.name.clone(), compute_type: headers::compute_type(&model.device) }
     }
 
-    /// What an answer took, as over HTTP.
+    /// The metadata with an answer's usage and timings, as over HTTP.
     pub(super) fn took(self, usage: &Usage, received: Instant) -> MetadataMap {
         request_span::took(&self.name, usage);
         MetadataMap::from_headers(headers::of(usage, self.compute_type, received.elapsed()))

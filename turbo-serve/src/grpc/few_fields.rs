@@ -1,5 +1,6 @@
-//! Messages whose fields are counted before they are read: two bytes may be a tensor without a name, which takes
-//! hundreds in memory, or an empty text, which takes 24, and a message is decoded as a whole before a handler sees it.
+//! Messages whose fields are counted before they are decoded. Two bytes may encode a tensor without a name, which takes
+//! hundreds of bytes in memory, or an empty text, which takes 24, and prost decodes a message as a whole before it can
+//! be checked.
 
 use prost::{
     Message,
@@ -15,10 +16,10 @@ use tonic_prost::ProstCodec;
 use super::status::counted;
 use crate::http::ApiError;
 
-/// Most fields of a message, each element of a list being one: some megabytes in memory, whatever they say.
+/// Most fields of a message, counting each list element: some megabytes in memory, whatever they contain.
 const MOST: usize = 16_384;
 
-/// prost's codec for such messages.
+/// prost's codec with a limit on fields.
 pub(super) struct FewFields<T, U>(ProstCodec<T, U>);
 
 impl<T, U> Default for FewFields<T, U> {
@@ -42,7 +43,7 @@ impl<T: Message + Send + 'static, U: Message + Default + Send + 'static> Codec f
     }
 }
 
-/// Reads what has few fields.
+/// A decoder that first counts a message's fields.
 pub(super) struct Counting<D>(D);
 
 impl<D: Decoder<Error = Status>> Decoder for Counting<D> {
@@ -50,7 +51,7 @@ impl<D: Decoder<Error = Status>> Decoder for Counting<D> {
     type Error = Status;
 
     fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<D::Item>, Status> {
-        // Its bytes lie in one piece.
+        // The message is contiguous, so the chunk is all of it.
         check(buf.chunk()).map_err(|error| counted(&error))?;
         self.0.decode(buf)
     }
@@ -60,7 +61,8 @@ impl<D: Decoder<Error = Status>> Decoder for Counting<D> {
     }
 }
 
-/// Refuses a message of too many fields. What cannot be read is for prost to tell, which reads no further either.
+/// Refuses a message with too many fields. Malformed input ends the count without an error: prost reports it, and
+/// decodes no further than that either.
 fn check(mut message: &[u8]) -> Result<(), ApiError> {
     let mut fields = 0;
     while let Ok((tag, wire_type)) = decode_key(&mut message) {

@@ -20,20 +20,20 @@ use crate::{
     models::Served,
 };
 
-/// How often watched states are looked at.
+/// How often a watched service's state is polled.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What a service needs of a model.
+/// What a service needs from a model to be serving.
 enum Needs {
     /// Nothing.
     Nothing,
-    /// To be well.
+    /// It has to be healthy.
     Health,
-    /// To be well, and for one of these.
+    /// It has to be healthy and have one of these abilities.
     Ability(&'static [Ability]),
 }
 
-/// `None`: there is no such service.
+/// What a service needs; `None` if there is no such service.
 fn needs(service: &str) -> Option<Needs> {
     const OPEN_INFERENCE: &str = open_inference::grpc_inference_service_server::SERVICE_NAME;
     const EMBED: &str = tei::embed_server::SERVICE_NAME;
@@ -66,7 +66,7 @@ impl Needs {
 }
 
 impl Calls {
-    /// How a service is for the models together, or for the one that a call is for.
+    /// A service's state, for the model that the call names or else for all models together.
     fn serving(&self, needs: &Needs, model: &Model) -> ServingStatus {
         let are_met = match (model.wanted().name, needs) {
             (None, Needs::Health) => self.models.health() == Some(engine::Health::Ready),
@@ -79,8 +79,8 @@ impl Calls {
         }
     }
 
-    /// Whether the server stops, or a model alone. Unloaded models are not among these: their engines stop when the
-    /// last lease is gone.
+    /// Whether the server or the engine of a served model stops. Unloaded models do not count: they are served no more,
+    /// and their engines stop when the last lease is dropped.
     pub(super) fn are_stopping(&self) -> bool {
         let stops = |model: &Served| model.engine().health() == engine::Health::Stopping;
         self.models.is_stopping() || self.models.ready().iter().any(stops)
@@ -102,7 +102,7 @@ impl Health for Calls {
         Ok(Response::new(response(self.serving(&needs, &model))))
     }
 
-    /// Tells how a service is, and whenever that changes; it ends when the server stops.
+    /// Sends a service's state, and again whenever it changes; ends when the server stops.
     async fn watch(
         &self,
         request: Request<HealthCheckRequest>,
@@ -119,7 +119,7 @@ struct Watch {
     calls: Calls,
     needs: Option<Needs>,
     model: Model,
-    /// What it was told last.
+    /// The state that was sent last.
     told: Option<ServingStatus>,
 }
 
@@ -128,7 +128,7 @@ impl Watch {
         loop {
             let now = match &self.needs {
                 Some(needs) => self.calls.serving(needs, &self.model),
-                // As the protocol has it: the service may come.
+                // Not an error, as the protocol demands: the service may be added.
                 None => ServingStatus::ServiceUnknown,
             };
             if self.told != Some(now) {
@@ -144,7 +144,7 @@ impl Watch {
     }
 }
 
-/// The model that a call is for. What it says wrong is not counted, as over HTTP.
+/// The model that a call names. Bad metadata are not counted as a failed request, as over HTTP.
 fn model(request: &Request<HealthCheckRequest>) -> Result<Model, Status> {
     Model::of(request.metadata()).map_err(|error| status(&error))
 }

@@ -17,28 +17,28 @@
 //!
 //! The metadata `x-model: name` or `name/version` say which of several models is meant; KServe's messages say it
 //! themselves. A call's deadline (`grpc-timeout`, which every client sends for it) and `x-request-priority` (`low`,
-//! `normal`, `high`) say how urgent it is: a call that cannot be answered in time is refused at once. A stream's
-//! deadline is for the whole of it.
+//! `normal`, `high`) set its urgency: a call that cannot be answered in time is refused at once. A stream's deadline
+//! covers all of the stream.
 //!
 //! Messages may come packed with gzip or deflate. Answers are not packed.
 //!
 //! # Streams
-//! Answers have the order of their questions, and each is sent as soon as it is there and those before it are. A stream
-//! that sends faster than the model answers is read more slowly: it has half of the server's slots at most (KServe's,
-//! which may be for several models, 256 of them), and waits for them where other requests are refused. While one of its
-//! messages waits, the next one is not read, and later ones stay with the client; likewise while as many answers wait
-//! for the client as messages may be in work at a time. What was read before is answered meanwhile. The first error
-//! ends a stream and cancels the rest of it; so does a client that goes. KServe's stream has a message for an error of
-//! one request, and goes on; an error behind which no message can be read ends it, too, after the answers to those
-//! before.
+//! Answers have the order of their messages, and each is sent as soon as it and those before it are ready. A stream
+//! that sends faster than the model answers is read more slowly: it takes half of the model's slots at most (KServe's,
+//! whose messages may name several models, 256), and waits for slots where other requests are refused and told to
+//! retry. While one of its messages waits, the next one is not submitted, and those after it stay with the client. The
+//! same holds while as many answers as that wait to be read by the client; messages that were submitted before are
+//! answered meanwhile. The first error ends a stream and cancels its other requests, as does a client that disconnects.
+//! KServe's stream reports the failure of one request in a message and goes on; an error after which no message can be
+//! read ends it, too, after the answers to earlier messages.
 //!
 //! # Statuses
 //! | status | when |
 //! |---|---|
-//! | `INVALID_ARGUMENT` | the message says something wrong |
-//! | `FAILED_PRECONDITION` | the model is for something else, has no tokenizer, or failed |
-//! | `RESOURCE_EXHAUSTED` | no slot is free, or the answer would come too late; `grpc-retry-pushback-ms` says when to ask again. Without it, a message that is too large when it is unpacked |
-//! | `OUT_OF_RANGE` | a message is too large as it comes |
+//! | `INVALID_ARGUMENT` | the message is invalid |
+//! | `FAILED_PRECONDITION` | the model has another task, has no tokenizer, or failed |
+//! | `RESOURCE_EXHAUSTED` | no slot is free, or the answer would come too late; `grpc-retry-pushback-ms` says when to retry. Without it, a message that is too large when it is unpacked |
+//! | `OUT_OF_RANGE` | a message is too large as it is sent |
 //! | `DEADLINE_EXCEEDED` | it was not answered in time, or its client did not send the rest of it |
 //! | `NOT_FOUND` | there is no such model |
 //! | `UNAVAILABLE` | the server stops, or the model cannot be run |
@@ -58,9 +58,9 @@ mod urgency;
 pub use router::router;
 pub(crate) use status::{counted, has_failed, is_call, is_public, is_service, refused, unfinished};
 
-/// What is made of the `.proto` files: messages, and clients and servers of their services.
+/// Generated from the `.proto` files: messages, and clients and servers of their services.
 pub mod proto {
-    /// Of all services, as reflection has them.
+    /// The descriptors of all services, for reflection.
     pub(super) const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors"));
 
     /// Package `tei.v1`.

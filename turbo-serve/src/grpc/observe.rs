@@ -1,7 +1,7 @@
-//! A line per call when it ends, its span until then, and a count of what failed before it came to a method of ours.
+//! A log line per call when it ends, its span until then, and a count of calls that fail before they reach a method.
 //!
-//! In: calls, inside their [spans](crate::request_span). Out: their answers, which may be streams: what is done for one
-//! while its client reads it belongs to the call.
+//! In: calls, inside their [spans](crate::request_span). Out: their answers, which may be streams: what is done for a
+//! stream while its client reads it belongs to the call's span.
 
 use std::{
     pin::Pin,
@@ -27,7 +27,7 @@ use crate::{
     request_span,
 };
 
-/// Wraps the handler of a call, which finds the [`Call`] among the request's extensions.
+/// A middleware; handlers find the [`Call`] among the request's extensions.
 pub(super) async fn observe(mut request: Request, next: Next) -> Response {
     let call = Call::by(&request);
     request.extensions_mut().insert(call.clone());
@@ -43,7 +43,7 @@ pub(super) async fn observe(mut request: Request, next: Next) -> Response {
     }
 }
 
-/// What a line of the log says of a call.
+/// What the log line says of a call.
 #[derive(Clone)]
 pub(super) struct Call {
     uri: Uri,
@@ -70,7 +70,7 @@ impl Call {
         self.start.elapsed().as_micros() as u64
     }
 
-    /// It has ended so.
+    /// Logs that the call has ended with `status`.
     fn end(&self, status: &Status) {
         let (path, id, latency_us) = (self.path(), self.id(), self.latency_us());
         let (code, why, reason) = (status.code(), status.message(), reason_of(status));
@@ -87,7 +87,7 @@ impl Call {
         }
     }
 
-    /// Logs that one of its messages failed so; the call goes on.
+    /// Logs that one message of a stream failed with `status`; the call goes on.
     pub(super) fn log_message(&self, status: &Status) {
         let (path, id) = (self.path(), self.id());
         let (code, why, reason) = (status.code(), status.message(), reason_of(status));
@@ -98,17 +98,18 @@ impl Call {
     }
 }
 
-/// Whether it is ours to mend, and so seen by default, as over HTTP.
+/// Whether the operator has to act: such failures are logged as warnings, as over HTTP.
 fn is_ours(code: Code) -> bool {
     matches!(code, Code::FailedPrecondition | Code::Unavailable)
 }
 
-/// Whether tonic tells so of a message that is too large, as it comes or unpacked, or is none, or for no method.
+/// Whether tonic uses this code itself: for a message that is too large, packed or unpacked, or cannot be decoded, or
+/// an unknown method.
 fn is_tonics(code: Code) -> bool {
     matches!(code, Code::OutOfRange | Code::ResourceExhausted | Code::Internal | Code::Unimplemented)
 }
 
-/// A call until it has ended, or is given up.
+/// A call until it ends; dropped before that, it logs that the call was cancelled.
 struct Underway {
     call: Call,
     has_ended: bool,
@@ -125,7 +126,7 @@ impl Drop for Underway {
     fn drop(&mut self) {
         let Self { call, has_ended } = self;
         if !*has_ended {
-            // Its client has gone, or does not read it.
+            // The client has disconnected, or does not read the answer.
             let _entered = call.span.enter();
             tracing::debug!(path = call.path(), id = call.id(), latency_us = call.latency_us(), "given up");
         }
@@ -175,6 +176,6 @@ impl HttpBody for Answer {
 impl Drop for Answer {
     fn drop(&mut self) {
         let _entered = self.underway.call.span.enter();
-        drop(std::mem::take(&mut self.body)); // withdraws what it has asked
+        drop(std::mem::take(&mut self.body)); // cancels its requests inside the span
     }
 }

@@ -1,5 +1,4 @@
-//! `inference.GRPCInferenceService`: KServe's Open Inference Protocol v2, whose meaning is in
-//! [`kserve`](crate::kserve).
+//! `inference.GRPCInferenceService`: KServe's Open Inference Protocol v2, implemented by [`kserve`].
 
 use std::{collections::HashMap, future::ready, sync::mpsc, task::Poll, time::Instant};
 
@@ -38,11 +37,11 @@ use crate::{
     net::Held,
 };
 
-/// Longest id, in bytes, that is told of a question that failed: ids are remembered apart from what was counted of
-/// their messages.
+/// Longest request id, in bytes, that is returned with an error: remembered ids are not counted among the bytes in
+/// flight.
 const LONGEST_ID: usize = 1024;
 
-/// A model and a version; what is empty is not said.
+/// A model and a version, each unset if empty.
 fn wanted<'a>(name: &'a str, version: &'a str) -> Wanted<'a> {
     let said = |text: &'a str| Some(text).filter(|text| !text.is_empty());
     Wanted { name: said(name), version: said(version) }
@@ -101,7 +100,7 @@ fn input(tensor: InferInputTensor) -> Result<InputTensor, ApiError> {
         "UINT8" | "UINT16" | "UINT32" => {
             Elements::Integers(contents.uint_contents.into_iter().map(i64::from).collect())
         }
-        // What is too large for an id is refused as one.
+        // Values too large for a token id saturate, and are refused by its range check.
         "UINT64" => {
             let value = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
             Elements::Integers(contents.uint64_contents.into_iter().map(value).collect())
@@ -138,7 +137,7 @@ fn bytes(tensor: &OutputTensor) -> Vec<u8> {
     bytes
 }
 
-/// A tensor whose elements are told as bytes beside it, or in it.
+/// A tensor of the answer: with its elements, or without if they go as `raw` bytes beside it.
 fn output(tensor: OutputTensor, raw: bool) -> InferOutputTensor {
     let shape = tensor.shape.iter().map(|&size| size as i64).collect();
     let (name, datatype) = (tensor.name.to_owned(), tensor.datatype().to_owned());
@@ -234,17 +233,17 @@ impl GrpcInferenceService for Calls {
         let model = self.model(request.metadata())?;
         let (calls, arrived) = (self.clone(), arrived(&request));
         let call = request.extensions().get::<Call>().cloned();
-        // What ends the messages ends the call, behind the answers to those before it: a client that was told of it in
-        // a message would wait for the answers to all that it has sent since.
+        // An error that ends the messages ends the call, after the answers to earlier messages. Reported in a message
+        // instead, it would leave the client waiting for answers to everything it has sent since.
         let (end, ended) = mpsc::channel();
         let until_end = move |_: &mut (), message: Result<_, Status>| {
             ready(message.map_err(|status| end.send(status)).ok())
         };
-        // Each message has one answer, in its turn: so the ids come in the order of the answers.
+        // Each message has one answer, in order, so the ids arrive in the order of the answers.
         let (id_of_next, ids) = mpsc::channel();
         let coming = arrived.clone();
         let remember = move |message: ModelInferRequest| {
-            // An error says that the stream of answers is gone.
+            // An error says that the answers are no longer read.
             drop(id_of_next.send(Some(&message.id).filter(|id| id.len() <= LONGEST_ID).cloned()));
             calls.count(&message, coming.as_ref()).map(|()| message)
         };
@@ -255,7 +254,7 @@ impl GrpcInferenceService for Calls {
             let id = ids.try_recv().ok().flatten();
             let (error_message, infer_response, held) = match answer {
                 Ok((answered, held)) => (String::new(), Some(answered.message), held),
-                // So that the client knows which of its questions it was, as Triton tells it.
+                // The id tells the client which of its requests failed, as Triton does.
                 Err(status) => {
                     call.iter().for_each(|call| call.log_message(&status));
                     let response = id.map(|id| ModelInferResponse { id, ..ModelInferResponse::default() });

@@ -1,4 +1,4 @@
-//! Which path leads to which service.
+//! The routes of all services.
 
 use std::convert::Infallible;
 
@@ -36,14 +36,14 @@ use crate::{
     request_span,
 };
 
-/// Most bytes of a message for health or reflection: it needs no key.
+/// Most bytes of a health or reflection message: clients may send these without a key.
 const PUBLIC_LIMIT: usize = 64 << 10;
 
 /// Why reflection can tell of the services.
 const DESCRIBED: &str = "the descriptors are those that build.rs has written";
 
 /// The routes of a service whose messages have so many bytes at most, packed or not. Its answers are not packed, though
-/// most clients would take them: numbers hardly shrink, and every one of them would be waited for.
+/// most clients would accept that: numbers hardly shrink, and packing would delay each.
 macro_rules! taking {
     ($service:expr, $limit:expr) => {
         service(
@@ -57,7 +57,7 @@ macro_rules! taking {
 }
 
 /// All services, to be merged with [`http::router`](crate::http::router()). A message has `payload_limit` bytes at
-/// most, unpacked where it comes packed.
+/// most, after unpacking.
 pub fn router(models: impl Into<Models>, metrics: Metrics, payload_limit: usize) -> Router {
     let (calls, limit) = (Calls { models: models.into(), metrics }, payload_limit);
     let stopping = calls.clone();
@@ -80,8 +80,8 @@ pub fn router(models: impl Into<Models>, metrics: Metrics, payload_limit: usize)
         .route_layer(middleware::from_fn(calls_alone))
 }
 
-/// Lets calls through and nothing else. The services would take any request for one, and what comes of it is counted
-/// and waited for as its head says.
+/// Refuses requests that are not gRPC calls. The services would take any request for a call, but its body was counted
+/// and timed as its content type says.
 async fn calls_alone(request: Request, next: Next) -> Response {
     let (method, headers) = (request.method(), request.headers());
     if method == Method::POST && is_call(headers) {
@@ -94,8 +94,8 @@ async fn calls_alone(request: Request, next: Next) -> Response {
     turn_away(request, ApiError::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)).await
 }
 
-/// The same request, whose messages end when the server stops: reflection waits for the next one, and its client may
-/// have none.
+/// The request with messages that end when the server stops: reflection waits for the next message, which may never
+/// come.
 fn until_stopped(calls: Calls, request: Request) -> Request {
     let stopped = async move { calls.end(None).await };
     request.map(|body| Body::from_stream(body.into_data_stream().take_until(stopped)))
@@ -107,8 +107,8 @@ fn reflection() -> Builder<'static> {
         .register_encoded_file_descriptor_set(health::FILE_DESCRIPTOR_SET)
 }
 
-/// All methods of a service; those that it does not have it refuses itself. So many bytes a packed message becomes at
-/// most.
+/// The route of all methods of a service, which refuses unknown ones itself. A packed message unpacks to at most
+/// `limit` bytes.
 fn service<S>(service: S, limit: usize) -> Router
 where
     S: Service<Request<Body>, Error = Infallible> + NamedService + Clone + Send + Sync + 'static,

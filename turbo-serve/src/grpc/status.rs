@@ -1,4 +1,4 @@
-//! Failures in gRPC's words.
+//! Failures as gRPC statuses.
 
 use axum::{
     http::{HeaderMap, header},
@@ -12,22 +12,23 @@ use crate::{
     metric_names::{ERR, REQUEST_FAILURE, failure},
 };
 
-/// Milliseconds after which to ask again; gRPC's clients heed it where they retry at all.
+/// Milliseconds after which to retry; gRPC clients that retry honour it.
 const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
 
-/// What a failure is counted as. It goes with its status to the line of its call in the log, and to no client.
+/// The reason under which a failure is counted. It travels with the status to the call's log line, and is removed
+/// before the client sees it.
 const REASON: &str = "x-turbo-reason";
 
-/// Services of probes, and of tools that list what there is: they have no key.
+/// Services that need no key: for monitoring, and for tools that list the services.
 const PUBLIC: [&str; 2] = ["/grpc.health.v1.", "/grpc.reflection.v1"];
 
 /// All services.
 const SERVICES: [&str; 4] = ["/tei.v1.", "/inference.GRPCInferenceService/", PUBLIC[0], PUBLIC[1]];
 
-/// Content types of calls; there are others, for messages that are not read here.
+/// Content types of calls whose messages are protobuf; gRPC has others, which are not supported.
 const CONTENT_TYPES: [&[u8]; 2] = [b"application/grpc", b"application/grpc+proto"];
 
-/// The status that tells an error, with its reason.
+/// The status for an error, with its reason.
 pub(crate) fn status(error: &ApiError) -> Status {
     let Failure(reason) = error.failure();
     with_reason(told(error), reason)
@@ -38,7 +39,7 @@ fn with_reason(mut status: Status, reason: &'static str) -> Status {
     status
 }
 
-/// What the failure that a status tells is counted as; none of ours is without.
+/// The reason under which a status is counted; every status made here has one.
 pub(super) fn reason_of(status: &Status) -> Option<&str> {
     status.metadata().get(REASON)?.to_str().ok()
 }
@@ -48,7 +49,7 @@ pub(super) fn without_reason(headers: &mut HeaderMap) {
     headers.remove(REASON);
 }
 
-/// What a client is told of an error: the codes are text-embeddings-inference's.
+/// The status that a client receives for an error, with text-embeddings-inference's codes.
 fn told(error: &ApiError) -> Status {
     let code = match error.error_type() {
         ErrorType::Unhealthy => Code::Unavailable,
@@ -68,33 +69,33 @@ fn told(error: &ApiError) -> Status {
     status
 }
 
-/// The same of a failure that is found before a message comes to its service, and counted there.
+/// The same for a failure that is found before a message reaches its service; also counts it.
 pub(crate) fn counted(error: &ApiError) -> Status {
     let Failure(reason) = error.failure();
     counter!(REQUEST_FAILURE, ERR => reason).increment(1);
     status(error)
 }
 
-/// What a call is told whose client does not send the rest of it; counted as over HTTP.
+/// The status of a call whose client does not send the rest of it; also counts it, as over HTTP.
 pub(crate) fn unfinished(why: &str) -> Status {
     counter!(REQUEST_FAILURE, ERR => failure::VALIDATION).increment(1);
     with_reason(Status::deadline_exceeded(format!("the call is unfinished: {why}")), failure::VALIDATION)
 }
 
-/// Whether a request says to be a call of gRPC.
+/// Whether a request's content type says that it is a gRPC call.
 pub(crate) fn is_call(headers: &HeaderMap) -> bool {
     let Some(said) = headers.get(header::CONTENT_TYPE) else { return false };
     let essence = said.as_bytes().split(|&byte| byte == b';').next().unwrap_or_default();
     CONTENT_TYPES.contains(&essence.trim_ascii())
 }
 
-/// Whether a path is of a service, and so of none of [`http`](crate::http)'s routes.
+/// Whether a path belongs to a service, and so to none of [`http`](crate::http)'s routes.
 pub(crate) fn is_service(path: &str) -> bool {
     SERVICES.iter().any(|service| path.starts_with(service))
 }
 
-/// Whether these headers, or trailers of an answer that has begun, tell that a call failed here: as OpenTelemetry has
-/// it of servers, and where a model cannot answer, as over HTTP.
+/// Whether these headers, or trailers of an answer that has begun, tell of a server-side failure: the codes that
+/// OpenTelemetry counts as server errors, and those of a model that cannot answer, as over HTTP.
 pub(crate) fn has_failed(headers: &HeaderMap) -> bool {
     headers.get(Status::GRPC_STATUS).is_some_and(|code| {
         matches!(
@@ -110,12 +111,12 @@ pub(crate) fn has_failed(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Whether a path is of a service that needs no key.
+/// Whether a path belongs to a service that needs no key.
 pub(crate) fn is_public(path: &str) -> bool {
     PUBLIC.iter().any(|service| path.starts_with(service))
 }
 
-/// What a call is answered that comes to no service: it has no key, or there is none. With what it is counted as.
+/// The answer, with its reason, to a call that reaches no service: the key is missing, or there is no such service.
 pub(crate) fn refused(error: &ApiError) -> Response {
     let status = match error.is_not_found() {
         true => Status::unimplemented(error.message()),

@@ -1,7 +1,7 @@
-//! Many questions in one call: answered in their order, a bounded number at a time.
+//! Many requests in one call: answered in order, a bounded number at a time.
 //!
-//! They run on a task of their own. On the one that writes answers they would stand still, half done, while the client
-//! does not read: their latencies would be the client's, and a server that stops would wait for them.
+//! They run on a task of their own. Polled only when the client reads an answer, they would stall half done while it
+//! does not read: their timings would measure the client, and a server that stops would wait for them.
 
 use std::{
     panic::resume_unwind,
@@ -28,48 +28,48 @@ use crate::{
     tasks::Door,
 };
 
-/// How often a stream that waits for its client looks whether there still is a model.
+/// How often a stream that waits for its client checks that its model is still served.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Most messages of one stream in work at a time where they may be for several models, each with slots of its own: half
-/// of what a server takes by default. A model with fewer slots needs no lower number: without room a message waits.
+/// Most requests of one stream that run at a time when they may name several models, each with slots of its own: half
+/// of the slots that a server has by default. For a model with fewer slots the requests wait for them.
 pub(super) const AT_ONCE: usize = 256;
 
-/// Most questions of one stream that only the tokenizer looks at: they share no batch, and what becomes of a long text
-/// is fifty times as long.
+/// Most tokenizer requests of one stream at a time: they share no batch, and the answer to a long text is fifty times
+/// as long.
 const TOKENIZED_AT_ONCE: usize = 4;
 
-/// What a client gets of a stream.
+/// The answers of a stream, as the client receives them.
 pub(super) type Answers<A> = Pin<Box<dyn Stream<Item = Result<A, Status>> + Send>>;
 
-/// The same before the client takes it, each with the room that it holds until then, where bytes are counted.
+/// The same before the client takes them, each with its room, if bytes in flight are counted.
 type Made<A> = Answers<(A, Option<Held>)>;
 
-/// Room for what is asked in one stream, until its client has taken the answers. Clones are the same.
+/// The places of one stream: each request takes one until the client has taken its answer. Clones share them.
 #[derive(Clone)]
 pub(super) struct Places(Arc<Semaphore>);
 
 impl Places {
-    /// For so many at a time.
+    /// So many places.
     pub(super) fn new(at_once: usize) -> Self {
         Self(Arc::new(Semaphore::new(at_once)))
     }
 
-    /// The messages, each read when there is a place for it.
+    /// The messages, each read only once there is a place for it.
     pub(super) fn read<M: Send>(
         self,
         messages: impl Stream<Item = M> + Send,
     ) -> impl Stream<Item = M> + Send {
         stream::unfold((self, Box::pin(messages)), |(places, mut messages)| async move {
-            // It is never closed, and the place is given back when the answer is taken.
+            // The semaphore is never closed. `give_out` returns the place when the answer is taken.
             places.0.acquire().await.ok()?.forget();
             let message = messages.next().await?;
             Some((message, (places, messages)))
         })
     }
 
-    /// Has the answers to those messages made whether or not their client takes them, until the first error: it ends
-    /// the call. Dropping what this gives withdraws what is still asked.
+    /// Computes the answers on a task, whether or not the client takes them, until the first error, which ends the
+    /// call. Dropping the result cancels the requests that still run.
     pub(super) fn give_out<A: Send + 'static>(self, mut answers: Made<A>) -> Answers<A> {
         let (made, taken) = mpsc::unbounded_channel(); // bounded by the places
         let mut making = JoinSet::new();
@@ -94,7 +94,7 @@ impl Places {
     }
 }
 
-/// Waits for the end of a task: where that has panicked, this does.
+/// Waits for a task to end, and passes on its panic.
 async fn join(mut task: JoinSet<()>) {
     while let Some(ended) = task.join_next().await {
         if let Err(Ok(panic)) = ended.map_err(JoinError::try_into_panic) {
@@ -103,17 +103,17 @@ async fn join(mut task: JoinSet<()>) {
     }
 }
 
-/// What holds a stream's messages until they are answered; `None` where bytes are not counted.
+/// What holds a stream's messages until they are answered; `None` if bytes in flight are not counted.
 pub(super) fn arrived<Q>(request: &Request<Streaming<Q>>) -> Option<Arrived> {
     request.extensions().get().cloned()
 }
 
-/// Most questions of one stream that a model is asked at a time: enough to fill batches, and room for others.
+/// Most requests of one stream that run on a model at a time: enough to fill batches, and room for other clients.
 pub(super) fn at_once(served: &Served) -> usize {
     (served.engine().info().max_concurrent_requests / 2).max(1)
 }
 
-/// The same for those whose answers have a row for each token, however long the inputs are.
+/// The same for answers with a row for each token, such that inputs of any length have room.
 fn answers_at_once(served: &Served, arrived: &Arrived) -> usize {
     let info = served.engine().info();
     let row_len = info.model.row_len(OutputKind::Tokens).unwrap_or_default();
@@ -141,9 +141,9 @@ impl Calls {
         Ok(Response::new(places.give_out(answers.boxed())))
     }
 
-    /// Answers each message, in order. What is in work is cancelled when the stream is dropped. While one message waits
-    /// for room, no other is read, so what a client sends ahead stays with it. What `arrived` of them is held until
-    /// they are answered; the room of an answer then goes with it.
+    /// Runs each message; the answers have their order. Dropping the stream cancels the requests that run. While one
+    /// waits for a slot, no other message is read, so what a client sends ahead stays with the client. Messages are
+    /// held in `arrived` until they are answered; each answer comes with its room.
     pub(super) fn ask_each<Q: Ask>(
         self,
         model: Model,
@@ -170,7 +170,7 @@ impl Calls {
                 Ok((answered, waits.map_err(|error| calls.refuse(&error.into()))?))
             }
         };
-        // Behind the one that was read last: it is asked, or stands at the door, when others have had a turn.
+        // After the previous message: once other tasks have run, that one is submitted or waits at the door.
         let let_in = move |message| {
             let door = at_door.clone();
             async move {
@@ -182,8 +182,8 @@ impl Calls {
         messages.map(come).then(let_in).map(ask).buffered(at_once)
     }
 
-    /// What [comes](Self::coming) of a client, but for messages that there is no room for as they are unpacked: each of
-    /// those is an error alone.
+    /// The [coming](Self::coming) messages, each counted with its unpacked size. One for which there is no room is an
+    /// error by itself.
     pub(super) fn messages<Q: Message + 'static>(
         self,
         model: Option<Model>,
@@ -194,8 +194,8 @@ impl Calls {
         self.coming(model, request).map(move |message| message.and_then(&counted))
     }
 
-    /// The messages of a client until it has no more, or no other can be read, or no engine can answer them any more:
-    /// then the last one is an error. Without a `model` they may be for any.
+    /// The messages of a client, until it sends no more; or until none can be read or answered any more: the last item
+    /// is an error then. Without a `model` they may name any.
     pub(super) fn coming<Q: Message + 'static>(
         self,
         model: Option<Model>,
@@ -215,8 +215,8 @@ impl Calls {
         })
     }
 
-    /// Waits until no engine could answer, and says why. Without it a stream whose client sends nothing would keep the
-    /// server from stopping.
+    /// Waits until no message could be answered any more, and returns why. Without this a stream whose client is silent
+    /// would keep the server from stopping.
     pub(super) async fn end(&self, model: Option<&Model>) -> ApiError {
         loop {
             tokio::time::sleep(LOOK).await;

@@ -1,4 +1,4 @@
-//! What a call's metadata say of its urgency: `grpc-timeout`, as every client of gRPC sends a deadline, and
+//! A call's urgency from its metadata: `grpc-timeout`, in which every gRPC client sends a deadline, and
 //! `x-request-priority`.
 
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use crate::{
     http::{self, ApiError},
 };
 
-/// The time that a client allows, in gRPC's own words.
+/// gRPC's metadata key for the time that a client allows.
 const TIMEOUT: &str = "grpc-timeout";
 
-/// The urgency of a call that came now. A deadline may also be said as over HTTP.
+/// The urgency of a call that arrived now. The deadline may also be given as over HTTP.
 ///
 /// # Errors
 /// With the value and what was expected.
@@ -31,7 +31,7 @@ pub(super) fn urgency(metadata: &MetadataMap) -> Result<Urgency, ApiError> {
     Ok(said)
 }
 
-/// `250m` is a quarter of a second.
+/// Parses gRPC's notation: `250m` is a quarter of a second.
 fn timeout(value: &str) -> Option<Duration> {
     let (digits, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {

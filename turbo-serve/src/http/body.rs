@@ -1,6 +1,6 @@
-//! The body of a request: bounded, not packed any more, of the right type, JSON, and an object of the right fields.
+//! Reading a request's body: bounded, unpacked, of the right type, JSON, and an object of the right fields.
 //!
-//! Whatever is wrong is told in the JSON of the route's protocol, where axum's own extractor answers with plain text.
+//! Errors are answered in the JSON of the route's protocol, where axum's own extractor answers with plain text.
 
 use std::{borrow::Cow, future::poll_fn, pin::Pin, time::Duration};
 
@@ -21,18 +21,19 @@ use tokio::{
 use super::error::ApiError;
 use crate::net::{Arrived, NoRoom};
 
-/// What is read of a body that is not kept, so that its sender comes to the point of reading the answer: a connection
-/// closed on unread bytes is reset, and the answer with it.
+/// Most bytes that are read of a refused body, so that the client gets to reading the answer: closing a connection with
+/// unread bytes resets it, and the answer is lost.
 const DISCARDED_BYTES: usize = 64 << 20;
 /// For how long such a body is read.
 const DISCARDING: Duration = Duration::from_secs(2);
 
 /// For how long a client may send nothing in the middle of a body.
 const STALL: Duration = Duration::from_secs(30);
-/// Bytes that have to come in every second beyond those, on average: a body that drips for ever has no end.
+/// Bytes a second that have to arrive after the first [`STALL`], on average: otherwise a body could arrive slowly for
+/// ever.
 pub(crate) const SLOWEST: usize = 1000;
 
-/// The bytes of a body that says to be JSON, `limit` at most.
+/// The bytes of a body whose content type is JSON, `limit` at most.
 pub(super) async fn json(head: &Parts, body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
     if !says_json(&head.headers) {
         let said = head
@@ -54,7 +55,7 @@ fn says_json(headers: &HeaderMap) -> bool {
     subtype.is_some_and(|subtype| subtype == "json" || subtype.ends_with("+json"))
 }
 
-/// What a head says of its body's length is believed up to here; beyond it, room is made as the bytes come.
+/// Most bytes that are allocated in advance for an announced length; beyond that the buffer grows as bytes arrive.
 const BELIEVED: usize = 4 << 20;
 
 /// The bytes of a body, `limit` at most.
@@ -111,20 +112,20 @@ pub(super) async fn bytes(head: &Parts, mut body: Body, limit: usize) -> Result<
     }
 }
 
-/// Until when more has to come of what began then and has so many bytes by now; and for how long it has dripped by that
-/// time, where that is too slow.
+/// The deadline for more bytes of what began at `began` and has `got` bytes by now; and how long that has taken in all,
+/// if the average rate sets the deadline.
 pub(crate) fn patience(began: Instant, got: usize) -> (Instant, Option<Duration>) {
     patience_at(began, got, SLOWEST)
 }
 
-/// The same where so many bytes have to come in every second.
+/// The same for a least rate of `slowest` bytes a second.
 pub(crate) fn patience_at(began: Instant, got: usize, slowest: usize) -> (Instant, Option<Duration>) {
     let patience = STALL + Duration::from_secs((got / slowest) as u64);
     let (stall, end) = (Instant::now() + STALL, began + patience);
     (stall.min(end), (end < stall).then_some(patience))
 }
 
-/// Why no more is read of what has so many bytes: it drips for so long, or nothing comes any more.
+/// The reason for which reading was stopped after `got` bytes: they arrived too slowly, or nothing arrived any more.
 pub(crate) fn too_slow(got: usize, drips_for: Option<Duration>) -> String {
     let stall = STALL.as_secs();
     match drips_for {
@@ -136,36 +137,36 @@ pub(crate) fn too_slow(got: usize, drips_for: Option<Duration>) -> String {
     }
 }
 
-/// What a body is still packed in; the router has unpacked what it can.
+/// The encoding of a body that the router could not unpack.
 fn encoding(headers: &HeaderMap) -> Option<Cow<'_, str>> {
     let encoding = String::from_utf8_lossy(headers.get(header::CONTENT_ENCODING)?.as_bytes());
     (encoding != "identity").then_some(encoding)
 }
 
-/// What comes next, once others had their turn: what was packed may give pieces for a long time without a pause.
+/// The next frame, after yielding to other tasks now and then: unpacking may yield pieces for a long time without
+/// waiting.
 async fn next_frame(body: &mut Body) -> Option<Result<Frame<Bytes>, axum::Error>> {
     consume_budget().await;
     poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await
 }
 
-/// Answers a request of which the route makes nothing but its head: a body comes to its end before.
+/// For routes that use only a request's head: discards a body first.
 pub(super) async fn unasked(request: Request, next: Next) -> Response {
     let (head, body) = request.into_parts();
     discard(&head, body).await;
     next.run(Request::from_parts(head, Body::empty())).await
 }
 
-/// Reads a body that is refused before any of it was read, or that no route reads, to its end without keeping it,
-/// within bounds.
+/// Reads a body that is refused unread, or not used, to its end without keeping it, within bounds.
 pub(super) async fn discard(head: &Parts, body: Body) {
-    // A client that expects 100-continue sends nothing after a refusal; the first read of a body would tell it to go
-    // on.
+    // A client that sends `Expect: 100-continue` does not send the body after a refusal; polling the body would tell it
+    // to.
     if !head.headers.contains_key(header::EXPECT) {
         drain(head, body).await;
     }
 }
 
-/// The same of the rest of a body.
+/// The same for the rest of a body.
 async fn drain(head: &Parts, mut body: Body) {
     if let Some(arrived) = head.extensions.get::<Arrived>() {
         arrived.discard();
@@ -175,7 +176,7 @@ async fn drain(head: &Parts, mut body: Body) {
         while let Some(frame) = next_frame(&mut body).await {
             let bytes = match frame {
                 Ok(frame) => frame.data_ref().map_or(0, Bytes::len),
-                // behind what cannot be unpacked comes the rest as it is
+                // after an error of unpacking the rest arrives packed
                 Err(_) if std::mem::take(&mut may_fail) => 0,
                 Err(_) => break,
             };
@@ -185,11 +186,11 @@ async fn drain(head: &Parts, mut body: Body) {
             }
         }
     };
-    // either way the answer is sent; a client that is still sending may not see it
+    // either way the answer is sent: a client that is still sending may not see it
     let _ = tokio::time::timeout(DISCARDING, reading).await;
 }
 
-/// Not JSON is 400, JSON that says something else than was asked for is 422.
+/// Parses a body. Text that is not JSON is 400, JSON with wrong content is 422.
 pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let not_json = |error: serde_json::Error| {
         let message = match other_encoding(bytes) {
@@ -213,7 +214,7 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     })
 }
 
-/// What is the matter with a body that is JSON in another encoding, as it seems.
+/// What is wrong with a body that looks like JSON in another encoding.
 fn other_encoding(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0xef, 0xbb, 0xbf, ..] => Some("begins with a byte order mark"),
@@ -229,7 +230,7 @@ mod tests {
 
     use super::*;
 
-    /// A body of so many pieces of so many bytes, one every `pause`; then its end, or nothing.
+    /// A body of `pieces` pieces of `bytes` bytes, one every `pause`; then it ends, or stays silent.
     fn drips(pieces: usize, bytes: usize, pause: Duration, ends: bool) -> Body {
         Body::from_stream(stream::unfold(0, move |sent| async move {
             let is_last = sent == pieces;

@@ -1,4 +1,4 @@
-//! A call of a route: the fields of its body, and the model that it is for, asked as urgently as its head says.
+//! Extracting a request: the fields of its body, and the model that it is for, with the urgency from its head.
 
 use std::time::Instant;
 
@@ -21,10 +21,10 @@ use crate::engine::Urgency;
 
 /// The fields of a route's request, and the protocol that words its errors.
 pub(super) trait RequestBody: DeserializeOwned + Send + Sync {
-    /// How failures are told.
+    /// The form of its errors.
     type Error: From<ApiError> + IntoResponse;
 
-    /// The model that it is for, where its protocol has a field for that.
+    /// The model that it names, if its protocol has a field for that.
     fn model(&self) -> Option<&str> {
         None
     }
@@ -34,7 +34,7 @@ pub(super) trait RequestBody: DeserializeOwned + Send + Sync {
 pub(super) struct Call<T> {
     pub(super) target: Target,
     pub(super) body: T,
-    /// When the body's last byte had come.
+    /// When the body's last byte had arrived.
     pub(super) received: Instant,
 }
 
@@ -51,7 +51,7 @@ impl<T: RequestBody> FromRequest<Server> for Call<T> {
     }
 }
 
-/// The body of a request for a model that is served, and how urgent its head says it is.
+/// The body of a request for a served model, and the urgency from its head.
 pub(super) async fn read(
     head: &mut Parts,
     body: Body,
@@ -59,11 +59,11 @@ pub(super) async fn read(
 ) -> Result<(Vec<u8>, Urgency), ApiError> {
     let urgency = match head.extensions.get::<Urgency>() {
         Some(&urgency) => Ok(urgency),
-        None => urgency(&head.headers), // the client's time runs from the head on
+        None => urgency(&head.headers), // the deadline counts from the head's arrival
     };
     match Target::check(head, server).await.and(urgency) {
         Ok(urgency) => {
-            head.extensions.insert(urgency); // for the handler of the route
+            head.extensions.insert(urgency); // for a handler that this request is forwarded to
             Ok((body::json(head, body, server.payload_limit()).await?, urgency))
         }
         Err(error) => {

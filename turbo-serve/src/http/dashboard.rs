@@ -1,4 +1,4 @@
-//! The live page, and what it shows.
+//! The dashboard's page and data.
 
 use axum::{
     extract::State,

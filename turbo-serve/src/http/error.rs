@@ -1,4 +1,4 @@
-//! Why a request failed, as its client is told: a status, a type, a sentence.
+//! Errors as clients receive them: a status, a type, a sentence.
 //!
 //! The types, their spelling and their statuses are those of text-embeddings-inference (which documents them in lower
 //! case and sends them in camel case; clients match what is sent).
@@ -34,7 +34,7 @@ pub(crate) enum ErrorType {
     Empty,
     /// Beyond text-embeddings-inference, which answers such a request with no body at all.
     Unauthorized,
-    /// Beyond text-embeddings-inference, which answers pages that may not ask.
+    /// Beyond text-embeddings-inference, which does not refuse web pages.
     Forbidden,
     /// Beyond text-embeddings-inference, which knows no deadlines.
     Expired,
@@ -55,17 +55,17 @@ impl ErrorType {
     }
 }
 
-/// Most bytes of a sentence that is told. Some repeat the value that is wrong, which may fill a body; and to clients of gRPC
-/// a sentence is a header, of which they read some kilobytes.
+/// Most bytes of a sentence that is sent. Some repeat the wrong value, which may fill a body; over gRPC a sentence is a
+/// header, of which clients accept some kilobytes.
 const MOST_SAID: usize = 1000;
 
-/// A failure before it is written in the words of a protocol: [`TeiError`], [`OpenAiError`], [`RerankError`] or
+/// A failure before it is written in a protocol's form: [`TeiError`], [`OpenAiError`], [`RerankError`] or
 /// [`KserveError`].
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
     status: StatusCode,
     error_type: ErrorType,
-    /// OpenAI's word for it, where there is one that clients look for.
+    /// OpenAI's code, where clients look for one.
     code: Option<&'static str>,
     message: String,
     retry_after: Option<Duration>,
@@ -89,7 +89,7 @@ impl ApiError {
         }
     }
 
-    /// A request that says something wrong: 422.
+    /// An invalid request: 422.
     pub(crate) fn validation(message: impl Into<String>) -> Self {
         Self::new(ErrorType::Validation, failure::VALIDATION, message)
     }
@@ -104,7 +104,7 @@ impl ApiError {
         Self::new(ErrorType::Backend, failure::INFERENCE, message)
     }
 
-    /// A model that is for something else: 424.
+    /// A model for another task: 424.
     pub(crate) fn wrong_model(message: impl Into<String>) -> Self {
         Self::new(ErrorType::Backend, failure::MODEL_TYPE, message)
     }
@@ -124,17 +124,17 @@ impl ApiError {
         Self::new(ErrorType::Unauthorized, failure::UNAUTHORIZED, message)
     }
 
-    /// A request of a web page that may not ask: 403.
+    /// A request of a web page that is not allowed: 403.
     pub(crate) fn forbidden(message: impl Into<String>) -> Self {
         Self::new(ErrorType::Forbidden, failure::UNAUTHORIZED, message)
     }
 
-    /// The same, and what can be done about it.
+    /// The same, with what can be done about it.
     pub(super) fn with_remedy(self, remedy: &str) -> Self {
         Self { message: shortened(format!("{}: {remedy}", self.message)), ..self }
     }
 
-    /// How HTTP says it.
+    /// Its HTTP status.
     pub(super) fn status(&self) -> StatusCode {
         self.status
     }
@@ -144,22 +144,22 @@ impl ApiError {
         self.error_type
     }
 
-    /// Whether something is not there, of those that HTTP has a status for.
+    /// Whether its status is 404.
     pub(crate) fn is_not_found(&self) -> bool {
         self.status == StatusCode::NOT_FOUND
     }
 
-    /// What a person reads.
+    /// Its sentence.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
 
-    /// When it is worth asking again, where that is known.
+    /// When to retry, where that is known.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// What it is counted as.
+    /// The label under which it is counted.
     pub(crate) fn failure(&self) -> Failure {
         self.failure
     }
@@ -177,7 +177,7 @@ impl ApiError {
     }
 }
 
-/// A sentence as it is told: of one that is too long both ends, for what was expected stands last.
+/// A sentence as it is sent. A long one keeps both ends, for what was expected stands last.
 fn shortened(message: String) -> String {
     const LEFT_OUT: &str = "…";
     if message.len() <= MOST_SAID {
@@ -278,7 +278,7 @@ impl From<TaskError> for ApiError {
     }
 }
 
-/// A failure in text-embeddings-inference's words.
+/// A failure in text-embeddings-inference's form.
 pub(super) struct TeiError(ApiError);
 
 impl From<ApiError> for TeiError {
@@ -300,8 +300,8 @@ impl IntoResponse for TeiError {
     }
 }
 
-/// A failure as text-embeddings-inference words it on OpenAI's routes, and as OpenAI does: its client for JavaScript
-/// reads nothing but `error`.
+/// A failure in both text-embeddings-inference's form for OpenAI's routes and OpenAI's own: its JavaScript client reads
+/// nothing but `error`.
 pub(super) struct OpenAiError(ApiError);
 
 impl From<ApiError> for OpenAiError {
@@ -322,7 +322,7 @@ impl IntoResponse for OpenAiError {
         struct Error<'a> {
             message: &'a str,
             r#type: ErrorType,
-            /// Which field is wrong: only the message says.
+            /// The wrong field, which only the message tells.
             param: (),
             code: Option<&'static str>,
         }
@@ -377,7 +377,7 @@ impl IntoResponse for KserveError {
     }
 }
 
-/// A sentence, and what programs look at.
+/// A sentence, and fields for programs.
 #[derive(Serialize)]
 struct Coded<'a> {
     message: &'a str,

@@ -1,4 +1,4 @@
-//! What an answer's headers tell about the work: text-embeddings-inference's, all times in whole milliseconds.
+//! Headers that report usage and timings of an answer: text-embeddings-inference's, all times in whole milliseconds.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const TOKENIZATION_TIME: HeaderName = HeaderName::from_static("x-tokenization-ti
 const QUEUE_TIME: HeaderName = HeaderName::from_static("x-queue-time");
 const INFERENCE_TIME: HeaderName = HeaderName::from_static("x-inference-time");
 
-/// The kind of device as `x-compute-type` has it: the first word of what a person calls it.
+/// The kind of device for `x-compute-type`: the first word of the device's name.
 pub(crate) fn compute_type(device: &str) -> HeaderValue {
     let kind = device.split_whitespace().next().unwrap_or_default();
     HeaderValue::from_str(kind).unwrap_or(HeaderValue::from_static("unknown"))

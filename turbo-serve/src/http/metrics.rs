@@ -23,8 +23,8 @@ use crate::{
     },
 };
 
-/// How often recorded durations are folded into their buckets, whether or not metrics are read: otherwise a server that
-/// is not scraped would keep every one.
+/// How often recorded durations are folded into their buckets, whether or not `/metrics` is read: a server that is not
+/// scraped would keep each of them otherwise.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Why metrics cannot be shown.
@@ -41,7 +41,7 @@ pub enum MetricsError {
 pub struct Metrics {
     prometheus: PrometheusHandle,
     requests: Arc<Requests>,
-    /// Of models that have a label, by it.
+    /// Metrics of models that have a label, by that label.
     labelled: Arc<RwLock<HashMap<String, Arc<Requests>>>>,
 }
 
@@ -68,11 +68,11 @@ pub(crate) enum Arity {
 }
 
 impl Metrics {
-    /// Makes a Prometheus recorder that of the process, with the buckets of text-embeddings-inference. Call it before
-    /// an engine starts: what is recorded before is lost. Later calls answer the same.
+    /// Installs a Prometheus recorder for the process, with the buckets of text-embeddings-inference. Call it before an
+    /// engine starts: what is recorded before is lost. Later calls return the same.
     ///
     /// # Errors
-    /// [`MetricsError::OtherRecorder`] when the process has another recorder.
+    /// [`MetricsError::OtherRecorder`] when another recorder is installed.
     pub fn install() -> Result<Self, MetricsError> {
         static INSTALLED: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
         let installed = INSTALLED.get_or_init(|| {
@@ -105,7 +105,7 @@ impl Metrics {
         Self { requests, ..self.clone() }
     }
 
-    /// A request was understood.
+    /// A request was parsed.
     pub(crate) fn received(&self, arity: Arity) {
         self.requests.method(arity).count.increment(1);
     }
@@ -127,7 +127,7 @@ impl Metrics {
 }
 
 impl From<PrometheusHandle> for Metrics {
-    /// Shows the metrics of a recorder that the program has already made that of the process, and looks after.
+    /// Shows the metrics of a recorder that the program has installed and maintains itself.
     fn from(prometheus: PrometheusHandle) -> Self {
         Self { prometheus, requests: Arc::new(Requests::new(None)), labelled: Arc::default() }
     }

@@ -1,5 +1,6 @@
-//! Which part of a path names a model, and what is asked of it: `/models/{name}/embed`,
-//! `/models/{name}/versions/{version}/embed`. Names may have a `/`, as those of the Hub do, and clients leave it as it is.
+//! Splitting a path into a model's name and its route: `/models/{name}/embed`,
+//! `/models/{name}/versions/{version}/embed`. Names may have a `/`, as those of the Hub do, and clients leave it as it
+//! is.
 //!
 //! A name ends at the first `/` behind which there is a route. So every path that the router knows means what it says
 //! there; others that can be read like this are for a name with a `/`, which becomes one segment for the router.
@@ -15,14 +16,13 @@ use super::{
 
 const MODELS: &str = "/models/";
 
-/// What may be asked of a model. The root is what stands behind a name as nothing.
+/// The routes of a model, without the root, which is an empty rest of the path.
 static ROUTES: LazyLock<Vec<String>> = LazyLock::new(|| {
     let paths = routes().operations.into_iter().map(|(_, path, _)| path);
     paths.filter(|path| path != "/").collect()
 });
 
-/// What is asked of a model, where the path begins with one: with nothing behind it, its root. The whole path where it does
-/// not.
+/// The route after a model's name (`/` if nothing follows), or the whole path if it names no model.
 pub(crate) fn behind_model(path: &str) -> &str {
     let is_name = |named: &str| !named.is_empty() && !named.contains('/');
     match cut(path).map(|(_, rest)| behind_version(rest)) {
@@ -33,7 +33,7 @@ pub(crate) fn behind_model(path: &str) -> &str {
     }
 }
 
-/// The route of a path that the router itself has none for: one whose name of a model has a `/`.
+/// The route pattern of a path whose model name has a `/`, for which the router itself has no route.
 pub(crate) fn route_behind_long_name(path: &str) -> Option<String> {
     let (_, rest) = cut(path).filter(|(name, _)| name.contains('/'))?;
     let asked = behind_version(rest);
@@ -42,14 +42,14 @@ pub(crate) fn route_behind_long_name(path: &str) -> Option<String> {
     Some(format!("{MODELS}{{{NAME}}}{version}{route}"))
 }
 
-/// Has the name of a model be one segment of the path.
+/// Makes the name of a model one segment of the path, by encoding each `/` in it.
 pub(super) fn in_one_segment(mut request: Request) -> Request {
     let uri = request.uri();
     if let Some((name, rest)) = cut(uri.path())
         && name.contains('/')
     {
         let (name, query) = (name.replace('/', "%2F"), uri.query().map(|query| format!("?{query}")));
-        // What is too long now names nothing that is served.
+        // A URI that becomes too long this way names no served model.
         if let Ok(uri) = Uri::try_from(format!("{MODELS}{name}{rest}{}", query.unwrap_or_default())) {
             *request.uri_mut() = uri;
         }
@@ -70,7 +70,7 @@ fn behind_version(path: &str) -> &str {
     version.find('/').map_or("", |end| &version[end..])
 }
 
-/// Whether it may be asked of a model, or of a version with nothing behind it.
+/// Whether a path is a route of a model or of a version, or empty.
 fn is_route(path: &str) -> bool {
     path.is_empty() || ROUTES.iter().any(|route| is_path_of(path, route))
 }

@@ -1,4 +1,4 @@
-//! A line per request when it ends, and a count of what failed.
+//! A log line per request when it ends, and a count of failures.
 
 use std::time::Instant;
 
@@ -31,7 +31,7 @@ pub(super) async fn observe(State(server): State<Server>, request: Request, next
     response
 }
 
-/// Refuses a request that comes to no route: it has a span, a line and a count like any other.
+/// Refuses a request before it reaches a route: it has a span, a log line and a count like any other.
 pub(crate) async fn turn_away(request: Request, error: ApiError) -> Response {
     request_span::around(request, |request| async move {
         let asked = Asked::by(&request);
@@ -46,7 +46,7 @@ pub(crate) async fn turn_away(request: Request, error: ApiError) -> Response {
     .await
 }
 
-/// What a line of the log says of a request.
+/// What the log line says of a request.
 struct Asked {
     method: Method,
     uri: Uri,
@@ -66,7 +66,7 @@ impl Asked {
         }
     }
 
-    /// Whether it is counted when it fails: what asks for embeddings is, health is asked for otherwise.
+    /// Whether its failure is counted: requests to models use `POST`, health checks and the like do not.
     fn counts(&self) -> bool {
         self.method == Method::POST
     }
@@ -83,8 +83,8 @@ impl Asked {
         self.start.elapsed().as_micros() as u64
     }
 
-    /// Its answer is there. What is ours to mend is seen by default. What a client does wrong it is told itself, and it is
-    /// counted: a line for each would be the loudest when an overloaded server has the least time to write it.
+    /// Logs its answer. Failures of the server are warnings, visible by default. Failures of clients are counted and
+    /// logged at debug level: they are most frequent when an overloaded server has the least time to write lines.
     fn end(mut self, status: StatusCode, reason: Option<Failure>) {
         self.has_ended = true;
         let (method, path, id) = (&self.method, self.path(), self.id());
@@ -95,7 +95,7 @@ impl Asked {
             424 | 500.. => {
                 tracing::warn!(%method, path, id, status, reason, latency_us, "not answered");
             }
-            // A call of gRPC that comes to no service is answered with 200.
+            // A gRPC call that reaches no service is refused with status 200.
             _ if status >= 400 || reason.is_some() => {
                 tracing::debug!(%method, path, id, status, reason, latency_us, "refused");
             }
@@ -107,7 +107,7 @@ impl Asked {
 impl Drop for Asked {
     fn drop(&mut self) {
         if !self.has_ended {
-            // Its client has gone, or it has panicked, or a server that stops waits no longer.
+            // The client has disconnected, the handler has panicked, or the grace of a stopping server is over.
             let (method, path, id, latency_us) = (&self.method, self.path(), self.id(), self.latency_us());
             tracing::debug!(%method, path, id, latency_us, "given up");
         }

@@ -1,5 +1,5 @@
-//! Which model a request is for: looked for when its head has come, held from when its body has until its answer is
-//! made.
+//! The model that a request is for: checked when its head has arrived, leased from the end of its body until its answer
+//! is made.
 //!
 //! | said by | example |
 //! |---|---|
@@ -35,15 +35,15 @@ pub(super) const VERSION: &str = "version";
 pub(super) struct Target {
     served: Served,
     metrics: Metrics,
-    /// Where the answer is held; `None` in a router that is part of another server.
+    /// The room for the answer; `None` if the router is nested in another server, which does not count bytes.
     planned: Option<Planned>,
-    /// What was asked, without the model's path before it.
+    /// The requested URI, without the model's path before it.
     asked: Uri,
 }
 
 impl Target {
-    /// Refuses a request for a model that is not served, where its head is enough to tell. For requests with a body,
-    /// before it is read; the lease comes behind it, so that a slow sender does not keep a model from being unloaded.
+    /// Refuses a request whose path names a model that is not served, before its body is read. The lease is taken after
+    /// the body, so that a client that sends slowly does not keep a model from being unloaded.
     pub(super) async fn check(parts: &mut Parts, server: &Server) -> Result<(), ApiError> {
         if parts.extensions.get::<Self>().is_some() {
             return Ok(());
@@ -53,7 +53,7 @@ impl Target {
     }
 
     /// The model that a request is for: the one that its path names, else the one of this name, else the default one.
-    /// Once for a request: what was found earlier on its way goes before.
+    /// Only once for a request: a target that an earlier handler has found takes precedence.
     pub(super) async fn of(
         parts: &mut Parts,
         server: &Server,
@@ -68,7 +68,7 @@ impl Target {
         Ok(Self::lease(parts, server, wanted, urgency).await?)
     }
 
-    /// The model, with this urgency; it is waited for until the deadline.
+    /// A lease on the model with this urgency; waits until its deadline at most.
     pub(super) async fn lease(
         parts: &Parts,
         server: &Server,
@@ -82,7 +82,7 @@ impl Target {
         Ok(Self { served: served.held_in(room), metrics, planned, asked: parts.uri.clone() })
     }
 
-    /// The same for a route that writes so many bytes of each value of an answer.
+    /// The same for a route that writes so many bytes for each value of an answer.
     pub(super) fn writing(self, bytes_per_value: usize) -> Self {
         if let Some(planned) = &self.planned {
             planned.written_in(bytes_per_value);
@@ -90,12 +90,12 @@ impl Target {
         self
     }
 
-    /// What holds the answer until it is written.
+    /// The room for the answer until it is written.
     pub(super) fn planned(&self) -> Option<Planned> {
         self.planned.clone()
     }
 
-    /// Has the next handler of this request take this model.
+    /// Passes this target to the next handler of this request.
     pub(super) fn hand_on(self, parts: &mut Parts) {
         parts.extensions.insert(self);
     }
@@ -104,7 +104,7 @@ impl Target {
         self.served.engine()
     }
 
-    /// The path that was asked, without the model's before it.
+    /// The requested path, without the model's before it.
     pub(super) fn route(&self) -> &str {
         self.asked.path()
     }
@@ -119,7 +119,7 @@ impl Target {
         self.served.version()
     }
 
-    /// Whether it has to have all texts of a request at once.
+    /// Whether it needs all texts of a request at once.
     pub(super) fn retrieves(&self) -> bool {
         self.served.retrieves()
     }
@@ -129,7 +129,7 @@ impl Target {
         self.served.composition() != Composition::Model
     }
 
-    /// The same for a request that asks the model more than once, and for its parts: see [`Served::begun`].
+    /// The same for a request that makes several engine requests: see [`Served::begun`].
     pub(super) fn begun(self) -> Result<Self, ApiError> {
         Ok(Self { served: self.served.begun()?, ..self })
     }
@@ -154,7 +154,7 @@ impl FromRequestParts<Server> for Target {
     }
 }
 
-/// What a path says of the model.
+/// The model that a path names.
 #[derive(Default)]
 pub(super) struct InPath {
     name: Option<String>,
@@ -166,12 +166,12 @@ impl InPath {
         let mut said = Self::default();
         let params = match RawPathParams::from_request_parts(parts, &()).await {
             Ok(params) => params,
-            // What is no text names no model, and is not for the default one.
+            // A name that is not UTF-8 names no model, and does not fall back to the default one.
             Err(RawPathParamsRejection::InvalidUtf8InPathParam(error)) => {
                 let message = format!("the path names no model: {error}");
                 return Err(ApiError::refused(StatusCode::NOT_FOUND, message));
             }
-            Err(_) => return Ok(said), // it has none
+            Err(_) => return Ok(said), // the path has no parameters
         };
         for (key, value) in &params {
             match key {
@@ -183,7 +183,7 @@ impl InPath {
         Ok(said)
     }
 
-    /// `None` where it says nothing.
+    /// `None` if the path names no model.
     pub(super) fn wanted(&self) -> Option<Wanted<'_>> {
         let name = self.name.as_deref()?;
         Some(Wanted { name: Some(name), version: self.version.as_deref() })

@@ -1,8 +1,8 @@
-//! Bodies that come compressed: unpacked piece by piece as they are read, bounded by what comes out of them.
+//! Compressed bodies: unpacked piece by piece as they are read, with a limit on the unpacked size.
 //!
-//! A byte of gzip unpacks to a thousand. So what comes out is counted among the bytes that the server holds, on top of
-//! what came; and no more comes out than shows that it is too much, be it only to be thrown away. What its sender still
-//! sends then comes as it is, so that the body can be read to its end after a refusal.
+//! A byte of gzip may unpack to a thousand. So unpacked bytes count among the bytes that the server holds, on top of
+//! those that arrived, and unpacking stops at the piece that exceeds the limit. The rest of the body is passed on
+//! packed, so that the handler that refuses it can read it to its end.
 
 use std::{
     pin::Pin,
@@ -22,8 +22,8 @@ use tower_http::decompression::{DecompressionBody, RequestDecompressionLayer};
 use super::router::Server;
 use crate::net::Arrived;
 
-/// Has these routes read unpacked bodies, where the encoding is known. Another encoding is refused by the handler that
-/// reads the body, in the words of its protocol.
+/// Unpacks the bodies of these routes, where the encoding is known. Bodies in other encodings are refused by the
+/// handler that reads them, in its protocol's form.
 pub(super) fn unpacked(router: Router<Server>, limit: usize) -> Router<Server> {
     router.layer((
         MapRequestLayer::new(note),
@@ -32,7 +32,7 @@ pub(super) fn unpacked(router: Router<Server>, limit: usize) -> Router<Server> {
     ))
 }
 
-/// On a request whose head said that its body is packed; that goes from the head when it is unpacked.
+/// Marks a request with a `Content-Encoding`, which is removed from its head when the body is unpacked.
 #[derive(Clone)]
 struct Packed;
 
@@ -46,7 +46,7 @@ fn note(mut request: Request) -> Request {
     request
 }
 
-/// A known coding in the spelling that is looked for: names have no case, and gzip has two.
+/// A known coding in the spelling that tower-http knows: names are case-insensitive, and gzip has two.
 fn coding(said: &HeaderValue) -> Option<HeaderValue> {
     let codings = [("gzip", "gzip"), ("x-gzip", "gzip"), ("deflate", "deflate"), ("identity", "identity")];
     let is_said = |name: &str| said.as_bytes().eq_ignore_ascii_case(name.as_bytes());
@@ -65,15 +65,14 @@ fn bounded(request: http::Request<DecompressionBody<Body>>, limit: usize) -> Req
     Request::from_parts(head, body)
 }
 
-/// What comes out of a packed body, up to an error, or the piece that goes beyond the limit; behind that what still
-/// comes of the body as it is.
+/// The unpacked body up to an error or the piece that exceeds the limit; after that the rest as it arrives, packed.
 struct Unpacked<B> {
     body: B,
-    /// What it is unpacked from.
+    /// The packed body.
     raw: fn(&mut B) -> &mut Body,
-    /// Where it is counted; a router that is part of another server counts nothing.
+    /// Where it is counted; `None` if the router is nested in another server, which does not count bytes.
     arrived: Option<Arrived>,
-    /// Bytes that may still come out; `None` when nothing does.
+    /// Bytes that may still be unpacked; `None` once unpacking has ended.
     left: Option<usize>,
 }
 
@@ -90,7 +89,7 @@ impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin> HttpBody for Unpa
             return Pin::new((this.raw)(&mut this.body)).poll_frame(cx).map_err(Into::into);
         };
         let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
-        this.left = None; // unless all is well
+        this.left = None; // unless it is set again below
         let Some(frame) = frame else { return Poll::Ready(None) };
         let frame = frame.map_err(Into::into)?;
         let bytes = frame.data_ref().map_or(0, Bytes::len);
@@ -110,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    /// So much of a body without end comes out.
+    /// How many bytes of an endless body are unpacked.
     fn comes_out(limit: usize) -> usize {
         let endless = Body::from_stream(stream::repeat_with(|| Ok::<_, Infallible>(vec![b' '; 1000])));
         let mut unpacked = Unpacked { body: endless, raw: |body| body, arrived: None, left: Some(limit) };

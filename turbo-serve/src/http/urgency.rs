@@ -1,4 +1,4 @@
-//! What a request's head says of its urgency: `X-Request-Deadline-Ms` and `X-Request-Priority`.
+//! A request's urgency from its head: `X-Request-Deadline-Ms` and `X-Request-Priority`.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use crate::engine::{Priority, Urgency};
 
 /// Milliseconds from the arrival of the request for which its client waits.
 const DEADLINE: HeaderName = HeaderName::from_static("x-request-deadline-ms");
-/// The name of its class; over gRPC the same.
+/// The name of its priority class; the same key is used over gRPC.
 const PRIORITY: HeaderName = HeaderName::from_static("x-request-priority");
 
-/// The urgency of a request that came now.
+/// The urgency of a request that arrived now.
 ///
 /// # Errors
 /// 400, with the value and what was expected.
@@ -24,7 +24,7 @@ pub(crate) fn urgency(headers: &HeaderMap) -> Result<Urgency, ApiError> {
     Ok(Urgency { deadline, priority: priority(headers)? })
 }
 
-/// The class of a request.
+/// The priority class of a request.
 fn priority(headers: &HeaderMap) -> Result<Priority, ApiError> {
     let Some(value) = said(headers, &PRIORITY) else { return Ok(Priority::default()) };
     Priority::named(&value).ok_or_else(|| {
@@ -33,7 +33,7 @@ fn priority(headers: &HeaderMap) -> Result<Priority, ApiError> {
     })
 }
 
-/// A deadline so far away that no clock has it is none.
+/// A deadline that is too far away to represent counts as none.
 fn deadline(value: &str) -> Result<Option<Instant>, ApiError> {
     match value.parse::<u64>() {
         Ok(millis) if millis > 0 => Ok(Instant::now().checked_add(Duration::from_millis(millis))),

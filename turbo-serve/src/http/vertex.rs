@@ -1,5 +1,5 @@
-//! `POST /vertex`: several requests in one, as Google's Vertex AI sends them, each in the words of the route that the
-//! model is for; and the paths of its choosing.
+//! `POST /vertex`: several requests in one, as Google's Vertex AI sends them, each in the form of the route for the
+//! model's task; and the paths of its choosing.
 
 use axum::{
     Router,
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::engine::EngineError;
 
-/// Where Vertex AI asks: it may want other paths than `/vertex` and `/health`.
+/// The paths that Vertex AI uses: they may be others than `/vertex` and `/health`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VertexPaths {
     /// Path at which `POST` means `POST /vertex`.
@@ -35,8 +35,8 @@ pub struct VertexPaths {
 }
 
 impl VertexPaths {
-    /// The routes, and these paths before them: what the platform chose goes before a route of that name. Outermost, so
-    /// that whatever guards the usual paths guards these.
+    /// The router with these paths added: they take precedence over its routes. Applied outermost, so that the layers
+    /// that guard the usual paths guard these, too.
     pub fn before(self, router: Router) -> Router {
         if self == Self::default() {
             return router;
@@ -53,7 +53,8 @@ impl VertexPaths {
             }
             std::future::ready(request)
         };
-        // Inside of a router a layer comes after its routes were looked at, and so before those of the inner one.
+        // A router's layers run after its own routes were matched, so this one runs before the inner router's routes
+        // are.
         Router::new().fallback_service(router).layer(middleware::map_request(usual))
     }
 }
@@ -69,8 +70,8 @@ impl RequestBody for VertexBody {
 }
 
 /// `{"predictions": […]}`: the answer to each instance, or the first error. The instances share batches. Each is a
-/// request of its own, and so there may be as many as the model takes at a time: the platform sends 64 by default. They
-/// begin as one: a server that stops answers all of them.
+/// request of its own, so there may be as many as the model has slots: the platform sends 64 by default. They begin as
+/// one: a server that stops answers all of them.
 pub(super) async fn vertex(
     State(server): State<Server>,
     Call { target, body, .. }: Call<VertexBody>,
@@ -87,7 +88,7 @@ pub(super) async fn vertex(
         asked.spawn(answer.instrument(Span::current()));
     }
     let mut predictions = vec![Bytes::new(); got];
-    // Whoever leaves early drops the others, and so withdraws them.
+    // Returning early drops the set, and so cancels the other instances.
     while let Some(answered) = asked.join_next().await {
         let (index, answer) =
             answered.map_err(|error| ApiError::backend(format!("an instance was not answered: {error}")))?;
@@ -99,7 +100,7 @@ pub(super) async fn vertex(
     Ok(json([b"{\"predictions\":[", predictions.join(&b","[..]).as_slice(), b"]}"].concat()))
 }
 
-/// The answer to one instance that has none.
+/// The refusal of one instance.
 struct Refusal {
     status: StatusCode,
     headers: HeaderMap,
@@ -107,11 +108,11 @@ struct Refusal {
     body: Bytes,
 }
 
-/// The body of the answer that the instance has at its route.
+/// The body with which the instance's route answers it.
 async fn answer(server: Server, target: Target, instance: Value) -> Result<Bytes, Refusal> {
     let body = instance.to_string();
     let ability = match Ability::of(&target.engine().info().model) {
-        // A ranker is asked for the score of a text, too.
+        // A ranker can also score a text.
         Ability::Rerank if instance.get("inputs").is_some() => Ability::Predict,
         Ability::Embed | Ability::EmbedSparse if compares(body.as_bytes()) => Ability::Similarity,
         ability => ability,
@@ -129,7 +130,7 @@ async fn answer(server: Server, target: Target, instance: Value) -> Result<Bytes
     Err(Refusal { status: head.status, headers: head.headers, failure, body })
 }
 
-/// The refusal as an answer, which says what it is about.
+/// The refusal as a response that names the instance.
 fn of_instance(index: usize, Refusal { status, mut headers, failure, body }: Refusal) -> Response {
     let mut said: Value = serde_json::from_slice(&body).expect("every refusal is JSON");
     for field in ["error", "message", "detail"] {

@@ -1,10 +1,10 @@
-//! What the Hub says of a model: its commit and its files.
+//! The Hub's listing of a model: its commit and its files.
 
 use serde::Deserialize;
 
 use super::{ANSWER_WITHIN, HubError, HubSettings, fetch::api_of, repo};
 
-/// The Hub's account of a model at a revision.
+/// The Hub's listing of a model at a revision.
 #[derive(Debug, Deserialize)]
 pub(super) struct Answer {
     /// The commit.
@@ -18,11 +18,11 @@ pub(super) struct Answer {
 pub(super) struct Listed {
     #[serde(rename = "rfilename")]
     pub(super) path: String,
-    /// In bytes, where the Hub says.
+    /// In bytes, if the Hub gives it.
     pub(super) size: Option<u64>,
 }
 
-/// Asks.
+/// Requests the listing.
 pub(super) fn about(settings: &HubSettings, name: &str, revision: &str) -> Result<Answer, HubError> {
     let api = api_of(settings, name)?;
     let unreachable = |error: ureq::Error| HubError::Unreachable {
@@ -52,7 +52,7 @@ pub(super) fn about(settings: &HubSettings, name: &str, revision: &str) -> Resul
     Ok(answer)
 }
 
-/// What a status means; `code` is the Hub's own word for it.
+/// The error for a status; `code` is the Hub's error code.
 pub(super) fn refused(
     settings: &HubSettings,
     name: &str,
@@ -67,7 +67,7 @@ pub(super) fn refused(
             HubError::Revision { model, revision: revision.to_owned(), endpoint }
         }
         (_, Some("RepoNotFound")) | (404, _) => HubError::Missing { model, endpoint },
-        // Without a token the Hub says so of every model it does not show.
+        // Without a token the Hub answers 401 for every model that it does not show.
         (401, _) if settings.token.is_some() => HubError::Token { model, endpoint },
         (401, _) => HubError::Missing { model, endpoint },
         (429, _) => HubError::Busy { model, endpoint },

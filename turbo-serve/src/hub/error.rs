@@ -1,11 +1,11 @@
-//! Why the Hub does not give a model, in one line that says what to do.
+//! Errors of the Hub, each in one line that says what to do.
 
 use std::{io, path::PathBuf};
 
-/// Why a model could not be had from the Hub; each says in one line what to do.
+/// Why a model could not be fetched from the Hub; each says in one line what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    /// There is no such model, or none that this token may read: the Hub does not tell these apart.
+    /// There is no such model, or this account cannot see it: the Hub does not tell these apart.
     #[error(
         "{model}: {endpoint} has no such model, or it is private: check the name; a private one needs --hf-token or \
          HF_TOKEN"
@@ -26,7 +26,7 @@ pub enum HubError {
         /// The Hub.
         endpoint: String,
     },
-    /// Its owner wants to be asked first.
+    /// Its owner has set conditions for access.
     #[error(
         "{model}: its owner has set conditions: accept them at {endpoint}/{model}, then pass --hf-token or HF_TOKEN of \
          the account that did"
@@ -47,10 +47,10 @@ pub enum HubError {
         /// The Hub.
         endpoint: String,
     },
-    /// A token that cannot be sent.
+    /// The token cannot be sent in a header.
     #[error("the token for the Hub has characters that no token has: check --hf-token, HF_TOKEN or its file")]
     TokenForm,
-    /// Too many questions in too short a time.
+    /// The Hub limits the rate of requests.
     #[error(
         "{model}: {endpoint} asks to wait (429): try again in a few minutes, or pass --hf-token or HF_TOKEN"
     )]
@@ -60,7 +60,7 @@ pub enum HubError {
         /// The Hub.
         endpoint: String,
     },
-    /// No answer.
+    /// The Hub does not answer.
     #[error(
         "{model}: {endpoint} is out of reach ({why}): check the network, HF_ENDPOINT and proxies, or pass the path of a \
          folder with its files"
@@ -73,7 +73,7 @@ pub enum HubError {
         /// What the network said.
         why: String,
     },
-    /// Nothing may be asked, and the cache does not have it.
+    /// The Hub must not be contacted, and the cache does not have the model.
     #[error(
         "{model}: {variable} is set, and {cache} does not have all its files: fetch it once without, or pass the path of \
          a folder with its files"
@@ -81,12 +81,12 @@ pub enum HubError {
     Offline {
         /// The model.
         model: String,
-        /// What forbids to ask.
+        /// The variable that forbids contacting the Hub.
         variable: &'static str,
         /// The cache.
         cache: PathBuf,
     },
-    /// It has no weights that can be read.
+    /// It has no weights in a format that can be read.
     #[error(
         "{model}: it has no safetensors weights{}: look for a revision or a copy that has",
         other(others)
@@ -113,7 +113,7 @@ pub enum HubError {
         /// What is missing.
         file: String,
     },
-    /// An answer that makes no sense.
+    /// The Hub's answer or files are invalid.
     #[error("{model}: {why}")]
     Broken {
         /// The model, with the file where there is one.
@@ -136,8 +136,8 @@ fn other(others: &[String]) -> String {
 }
 
 impl HubError {
-    /// Whether it says nothing of what the cache has: the Hub is out of reach or asks to wait, or does not show the
-    /// model to this token. An expired token is no reason for a server not to start again.
+    /// Whether the cached snapshot can be used in spite of it: the Hub is unreachable, answers 429, or does not show
+    /// the model to this account. An expired token must not keep a server from restarting.
     pub(super) fn spares_the_cache(&self) -> bool {
         matches!(
             self,

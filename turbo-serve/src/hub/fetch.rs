@@ -25,26 +25,26 @@ use super::{
 pub(super) struct Plan {
     pub(super) name: String,
     pub(super) answer: Answer,
-    /// A module that is wanted beside those that the model names.
+    /// A module to fetch beside those that the model names.
     pub(super) module: Option<String>,
 }
 
-/// What the thread that waits is told.
+/// What the fetching thread reports.
 pub(super) enum Event {
     Begin {
         files: usize,
         bytes: u64,
     },
     Bytes(u64),
-    /// Somebody else fetches the same file.
+    /// It waits: another process fetches, or a failed attempt is repeated later.
     Waiting,
     Done(Result<(), HubError>),
 }
 
-/// How often a transfer is taken up again, when nothing arrives in between.
+/// Attempts at a transfer while nothing arrives in between.
 const ATTEMPTS: u32 = 4;
 
-/// A client of the Hub that is asked as the settings say.
+/// A client of the Hub with these settings.
 pub(super) fn api_of(settings: &HubSettings, name: &str) -> Result<Api, HubError> {
     let builder = ApiBuilder::from_cache(Cache::new(settings.cache.clone()))
         .with_endpoint(settings.endpoint.clone())
@@ -54,7 +54,7 @@ pub(super) fn api_of(settings: &HubSettings, name: &str) -> Result<Api, HubError
     builder.build().map_err(|error| HubError::Broken { model: name.to_owned(), why: error.to_string() })
 }
 
-/// Fetches what the cache does not have: first what says what the model is, then what that speaks of.
+/// Fetches what the cache does not have: first the files that describe the model, then those that they name.
 pub(super) fn fetch(
     plan: &Plan,
     settings: &HubSettings,
@@ -68,7 +68,7 @@ pub(super) fn fetch(
     let transfer = Transfer {
         plan,
         settings,
-        // Of the commit, and not of the branch, which may move on meanwhile.
+        // At the commit, and not at the branch, which may move meanwhile.
         api: api_of(settings, name)?.repo(repo(name, &answer.sha)),
         folder: &folder,
         tell,
@@ -93,7 +93,7 @@ pub(super) fn fetch(
     Ok(())
 }
 
-/// Notes which files the commit does not have, so that they are not requested again.
+/// Records which files the commit does not have, so that the Hub is not asked for them again.
 fn note_absent(folder: &Path, files: &[String]) {
     let note = |path: &Path| {
         path.parent().map_or(Ok(()), fs::create_dir_all)?;
@@ -115,10 +115,10 @@ struct Transfer<'a> {
     tell: &'a dyn Fn(Event) -> bool,
 }
 
-/// Between two looks at what another process fetches.
+/// Time between two checks on what another process fetches.
 const WAIT: Duration = Duration::from_millis(500);
 
-/// Whether another process that fetches still gets somewhere.
+/// Watches whether another process that fetches still makes progress.
 struct Standstill<'a> {
     transfer: &'a Transfer<'a>,
     arrived: u64,
@@ -140,15 +140,15 @@ impl<'a> Standstill<'a> {
     }
 }
 
-/// How a transfer went wrong.
+/// How a transfer failed.
 enum Failure {
-    /// It cannot go right.
+    /// Another attempt would fail, too.
     Final(HubError),
-    /// It may go right the next time, from where it is.
+    /// It may be resumed.
     Again(HubError),
-    /// What is there already is of no use.
+    /// It may be repeated, without what has arrived so far.
     Anew(HubError),
-    /// Another process is fetching the file, and has this one locked.
+    /// Another process is fetching the file, and holds this lock file.
     Locked(PathBuf),
 }
 
@@ -171,8 +171,8 @@ impl Transfer<'_> {
         missing.into_iter().try_for_each(|file| self.file(file))
     }
 
-    /// Waits until no other process fetches files of this model: what it has fetched by then need not come again. Does
-    /// not wait where the cache cannot be locked, or where nothing arrives for the process that has the lock.
+    /// Takes the lock on this model, waiting for another process that fetches it: its files need not be fetched again.
+    /// `None`, without waiting any longer, if the cache cannot be locked or the other process makes no progress.
     fn turn(&self) -> Option<File> {
         let cache = Cache::new(self.settings.cache.clone());
         let folder =
@@ -188,16 +188,16 @@ impl Transfer<'_> {
         }
     }
 
-    /// Bytes of the model's files that are in the cache, of this process and of others.
+    /// Bytes of the model's files in the cache, fetched by any process.
     fn arrived(&self) -> u64 {
         let blobs = self.folder.parent().and_then(Path::parent).map(|folder| folder.join("blobs"));
         let files = blobs.and_then(|blobs| fs::read_dir(blobs).ok()).into_iter().flatten().flatten();
-        // of the file and not of its entry, which some systems update when it is closed
+        // of the file and not of its directory entry, which some systems update only when it is closed
         files.filter_map(|file| fs::metadata(file.path()).ok()).map(|metadata| metadata.len()).sum()
     }
 
-    /// Many files are the same in several commits, and blobs are named after what is in them. Whatever goes wrong here,
-    /// the file is fetched.
+    /// Links a file whose blob another commit has brought: many files are the same in several commits, and blobs are
+    /// named after their content. If that fails, the file is fetched.
     #[cfg(unix)]
     fn take_from_other_commit(&self, file: &str) {
         let path = self.folder.join(file);
@@ -229,7 +229,7 @@ impl Transfer<'_> {
     #[cfg(not(unix))]
     fn take_from_other_commit(&self, _: &str) {}
 
-    /// Fetches one file, however often that takes.
+    /// Fetches one file, with repeated attempts.
     fn file(&self, file: &str) -> Result<(), HubError> {
         if !wanted::stays_inside(file) {
             return Err(self.broken(file, "its name leads out of the folder".to_owned()));
@@ -250,7 +250,7 @@ impl Transfer<'_> {
                 }
                 Err(Failure::Locked(_)) => {
                     self.wait(WAIT);
-                    // Whoever has fetched it has put it there.
+                    // The other process may have completed it.
                     if self.folder.join(file).exists() {
                         return Ok(());
                     }
@@ -286,7 +286,7 @@ impl Transfer<'_> {
             return Ok(());
         }
         let why = format!("{} bytes arrived, and not {size}", got.unwrap_or(0));
-        // The blob that the name leads to is as wrong as the name.
+        // Both the link and the blob that it leads to have to go.
         for wrong in [fs::canonicalize(&path), Ok(path)].into_iter().flatten() {
             let _ = fs::remove_file(wrong);
         }
@@ -312,7 +312,7 @@ impl Transfer<'_> {
                 Failure::Final(HubError::Io { path: self.settings.cache.display().to_string(), source })
             }
             ApiError::RequestError(error) => match *error {
-                // All bytes were there already.
+                // The partial file was complete already.
                 ureq::Error::StatusCode(416) => Failure::Anew(unreachable("status 416".to_owned())),
                 ureq::Error::StatusCode(status @ (429 | 500..)) => {
                     Failure::Again(refused(self.settings, name, &answer.sha, status, None))
@@ -321,7 +321,7 @@ impl Transfer<'_> {
                     model: name.clone(),
                     endpoint: self.settings.shown_endpoint(),
                 }),
-                // It lists the file, so it has the model.
+                // The Hub has listed the file, so the model exists.
                 ureq::Error::StatusCode(404) => {
                     Failure::Final(self.broken(file, "it is listed, and not there (404)".to_owned()))
                 }
@@ -342,7 +342,7 @@ impl Transfer<'_> {
             api.metadata(&self.api.url(file)).map_err(|error| self.broken(file, error.to_string()))
         }) {
             let blob = cache.repo(repo(&self.plan.name, &self.plan.answer.sha)).blob_path(metadata.etag());
-            // Where it cannot be removed the next attempt fails as this one did.
+            // If it cannot be removed, the next attempt fails as this one did.
             let _ = fs::remove_file(blob.with_extension("part"));
         }
     }
@@ -352,7 +352,7 @@ impl Transfer<'_> {
     }
 }
 
-/// Whether a failed copy failed at the Hub's end, and not at the disk's.
+/// Whether a copy failed reading from the network, and not writing to the disk.
 fn is_of_network(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof};
     let kind = error.kind();
@@ -360,12 +360,12 @@ fn is_of_network(error: &std::io::Error) -> bool {
     matches!(kind, BrokenPipe | ConnectionAborted | ConnectionReset | TimedOut | UnexpectedEof) || !raw
 }
 
-/// Passes on what arrives, once: an attempt begins with what earlier ones brought.
+/// Reports each byte once: an attempt counts the bytes of earlier ones again.
 struct Counter<'a> {
     tell: &'a dyn Fn(Event) -> bool,
     size: &'a mut u64,
     told: &'a mut u64,
-    /// Bytes that are here.
+    /// Bytes that have arrived.
     here: u64,
 }
 

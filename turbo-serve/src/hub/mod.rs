@@ -6,14 +6,14 @@
 //!
 //! Files lie where every other tool of the Hub keeps them (`models--OWNER--NAME/{blobs,refs,snapshots}`), so nothing is
 //! fetched twice. All files of a model are those of one commit. The crate `hf-hub` knows the cache, redirects and
-//! ranges; added here are what it leaves open: which files, one commit for all, sizes that are checked, a broken
-//! transfer that is taken up again, a silent Hub that is given up, and what to say of each answer.
+//! ranges. Added here: the choice of files, one commit for all, checks of sizes, resuming a broken transfer, a timeout
+//! for a silent Hub, and an error message for each answer.
 //!
 //! | variable | what it changes |
 //! |---|---|
 //! | `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME` | where the cache is |
-//! | `HF_TOKEN`, `HUGGING_FACE_HUB_TOKEN`, `HF_TOKEN_PATH` | the token; else it is in the file that `hf auth login` writes |
-//! | `HF_HUB_OFFLINE`, `TRANSFORMERS_OFFLINE` | nothing is asked, only the cache is looked at |
+//! | `HF_TOKEN`, `HUGGING_FACE_HUB_TOKEN`, `HF_TOKEN_PATH` the token; else the file that `hf auth login` writes |
+//! | `HF_HUB_OFFLINE`, `TRANSFORMERS_OFFLINE` the Hub is not contacted, only the cache is used |
 //! | `HF_ENDPOINT` | another Hub |
 
 mod ask;
@@ -36,7 +36,7 @@ pub use settings::HubSettings;
 
 use fetch::{Event, Plan};
 
-/// The branch that is meant when none is given.
+/// The default branch.
 pub const MAIN: &str = "main";
 
 /// A Hub and a cache of it.
@@ -63,17 +63,17 @@ pub struct Snapshot {
     pub folder: PathBuf,
     /// The commit that they are of.
     pub commit: String,
-    /// Why the Hub did not say that this is what it has, when it did not.
+    /// Why the Hub could not confirm that this is current; `None` if it did.
     pub stale: Option<HubError>,
 }
 
-/// Receives reports while a model is fetched.
+/// Reports the progress of a fetch.
 pub trait Watch {
-    /// So many files and bytes are to come.
+    /// The fetch begins, of so many files and bytes.
     fn begin(&mut self, files: usize, bytes: u64);
-    /// So many bytes more are here.
+    /// So many more bytes have arrived.
     fn advance(&mut self, bytes: u64);
-    /// It is over, well or not.
+    /// The fetch has ended or failed.
     fn end(&mut self);
 }
 
@@ -94,7 +94,7 @@ pub fn is_model_name(name: &str) -> bool {
 }
 
 impl Hub {
-    /// A Hub as the settings say.
+    /// A Hub with these settings.
     pub fn new(settings: HubSettings) -> Self {
         let cache = Cache::new(settings.cache.clone());
         Self { settings, cache }
@@ -105,8 +105,8 @@ impl Hub {
         &self.settings.cache
     }
 
-    /// The files of a model: from the cache where they are there, else from the Hub. When the Hub is out of reach, asks
-    /// to wait, or does not show the model to this token, what the cache has is taken. Blocks.
+    /// The files of a model: from the cache if it has them, else from the Hub. When the Hub is unreachable, answers
+    /// 429, or does not show the model to this account, the cached snapshot is used. Blocks.
     ///
     /// # Errors
     /// [`HubError`], one line that says what to do.
@@ -122,7 +122,7 @@ impl Hub {
         }
         let answer = match ask::about(&self.settings, name, revision) {
             Ok(answer) => answer,
-            // What a commit is made of does not change, whatever the Hub says of the model by now.
+            // A commit's files do not change, whatever the Hub answers about the model by now.
             Err(error) if is_commit(revision) || error.spares_the_cache() => {
                 return self.stale(name, revision, error);
             }
@@ -132,7 +132,8 @@ impl Hub {
         let plan = Plan { name: name.to_owned(), answer, module: module.map(str::to_owned) };
         match self.fetch(plan, revision, watch) {
             Err(error) if error.spares_the_cache() => match self.stale(name, revision, error)? {
-                // The commit that lacks what could not be fetched, left by another tool or by an earlier try.
+                // The cached snapshot is of the same commit, without the files that could not be fetched: another tool
+                // or an earlier attempt left it.
                 Snapshot { commit: known, stale: Some(error), .. } if known == commit => Err(error),
                 snapshot => Ok(snapshot),
             },
@@ -140,14 +141,14 @@ impl Hub {
         }
     }
 
-    /// Fetches on a thread of its own, so that a Hub that says nothing any more can be given up.
+    /// Fetches on a thread of its own, so that waiting for a silent Hub can time out.
     fn fetch(&self, plan: Plan, revision: &str, watch: &mut dyn Watch) -> Result<Snapshot, HubError> {
         let (name, commit) = (plan.name.clone(), plan.answer.sha.clone());
         let (settings, cache) = (self.settings.clone(), self.cache.clone());
         let (tell, told) = mpsc::channel();
         thread::spawn(move || {
             let done = fetch::fetch(&plan, &settings, &cache, &|event| tell.send(event).is_ok());
-            // A receiver that has given up is gone.
+            // An error says that the receiver has timed out.
             let _ = tell.send(Event::Done(done));
         });
         let done = loop {
@@ -164,7 +165,7 @@ impl Hub {
         };
         watch.end();
         done?;
-        // Only what differs is written: a cache that has everything may be read-only.
+        // Written only if it differs: a complete cache may be read-only.
         if !is_commit(revision) && self.referred(&name, revision).as_ref() != Some(&commit) {
             let cache = self.settings.cache.display().to_string();
             let noted = self.cache.repo(repo(&name, revision)).create_ref(&commit);
@@ -182,7 +183,7 @@ impl Hub {
         }
     }
 
-    /// What the cache has of `revision`, if that is a whole model; else `why` the Hub was not heard.
+    /// The cached snapshot of `revision`, if it is complete; else the error `why`.
     fn stale(&self, name: &str, revision: &str, why: HubError) -> Result<Snapshot, HubError> {
         match self.cached(name, revision) {
             Some(snapshot) => Ok(Snapshot { stale: Some(why), ..snapshot }),
@@ -190,20 +191,20 @@ impl Hub {
         }
     }
 
-    /// What the cache has of `revision`, if that is a whole model.
+    /// The cached snapshot of `revision`, if it is complete.
     fn cached(&self, name: &str, revision: &str) -> Option<Snapshot> {
         let commit = self.referred(name, revision).unwrap_or_else(|| revision.to_owned());
         let snapshot = is_commit(&commit).then(|| self.snapshot(name, &commit));
         snapshot.filter(|snapshot| wanted::is_whole(&snapshot.folder))
     }
 
-    /// The commit that the cache knows a branch or tag to be at.
+    /// The commit that the cache has recorded for a branch or tag.
     fn referred(&self, name: &str, revision: &str) -> Option<String> {
         let refs = self.cache.path().join(repo(name, revision).folder_name()).join("refs");
         std::fs::read_to_string(refs.join(revision)).ok().map(|commit| commit.trim().to_owned())
     }
 
-    /// Whether the cache has all there is of a model at a commit.
+    /// Whether the cache has all files of a model at a commit.
     fn is_settled(&self, model: HubModel<'_>) -> bool {
         let absent = absent_folder(&self.cache, model.name, model.revision);
         let folder = self.snapshot(model.name, model.revision).folder;
@@ -216,7 +217,7 @@ impl Hub {
     }
 }
 
-/// Where the tools of the Hub note which files a commit does not have: an empty file for each.
+/// Where the Hub's tools record files that a commit does not have: an empty file for each.
 fn absent_folder(cache: &Cache, name: &str, commit: &str) -> PathBuf {
     cache.path().join(repo(name, commit).folder_name()).join(".no_exist").join(commit)
 }
@@ -225,12 +226,12 @@ fn repo(name: &str, revision: &str) -> Repo {
     Repo::with_revision(name.to_owned(), RepoType::Model, revision.to_owned())
 }
 
-/// Whether a revision is the full name of a commit, which never means anything else later.
+/// Whether a revision is a full commit hash, which never changes its meaning.
 fn is_commit(revision: &str) -> bool {
     revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// How long the Hub may take to begin with an answer.
+/// How long the Hub may take to begin an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

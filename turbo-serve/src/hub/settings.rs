@@ -1,4 +1,4 @@
-//! Which Hub, as whom, and where its files are kept: flags first, then variables, then what is usual.
+//! The Hub's address, the token, and the cache: from flags, else variables, else defaults.
 
 use std::{
     path::{Path, PathBuf},
@@ -12,26 +12,26 @@ use super::HubError;
 pub struct HubSettings {
     /// Where the Hub is, without a slash at the end.
     pub endpoint: String,
-    /// Who asks.
+    /// The account's token.
     pub token: Option<String>,
     /// Where files are kept.
     pub cache: PathBuf,
-    /// The variable by which only the cache is looked at; `None`: the Hub is asked.
+    /// The variable that restricts to the cache; `None`: the Hub is used.
     pub offline: Option<&'static str>,
-    /// How long a transfer may stand still before it is given up.
+    /// How long a transfer may stand still before it is cancelled.
     pub patience: Duration,
-    /// Pause before a broken transfer is taken up again; longer each time.
+    /// Pause before a broken transfer is resumed; multiplied by the number of failures.
     pub pause: Duration,
 }
 
-/// The Hub when no variable says otherwise.
+/// The default Hub.
 const ENDPOINT: &str = "https://huggingface.co";
 
 impl HubSettings {
-    /// Settings as this process's variables say, with a token and a cache that come first where they are given.
+    /// Settings from this process's variables; `token` and `cache` take precedence if given.
     ///
     /// # Errors
-    /// [`HubError::TokenForm`]; [`HubError::Io`] where nothing says where a cache could be.
+    /// [`HubError::TokenForm`]; [`HubError::Io`] where no place for a cache is known.
     pub fn from_env(token: Option<String>, cache: Option<PathBuf>) -> Result<Self, HubError> {
         Self::new(token, cache, |name| std::env::var(name).ok(), std::env::home_dir())
     }
@@ -42,20 +42,20 @@ impl HubSettings {
         variable: impl Fn(&str) -> Option<String>,
         home: Option<PathBuf>,
     ) -> Result<Self, HubError> {
-        // Compose files set variables to nothing.
+        // Compose files set variables to empty text.
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
         let path = |name: &str| variable(name).map(|path| expanded(Path::new(&path), home.as_deref()));
         let cache = cache.map(|cache| expanded(&cache, home.as_deref()));
         let usual = || path("XDG_CACHE_HOME").or_else(|| Some(home.as_ref()?.join(".cache")));
         let hf_home = path("HF_HOME").or_else(|| Some(usual()?.join("huggingface")));
-        // A command line takes this variable for its flag. A flag goes before all variables, this one behind its heir: a
-        // flag that says the same as it cannot be told from it.
+        // The command line reads this variable as a default of its flag. A flag takes precedence over all variables,
+        // but this variable yields to its successor: a flag of the same value cannot be told from it.
         let old = path("HUGGINGFACE_HUB_CACHE");
         let given = cache.filter(|cache| old.as_ref() != Some(cache));
         let cache = given.or_else(|| path("HF_HUB_CACHE")).or(old);
         let cache = cache.or_else(|| Some(hf_home.as_ref()?.join("hub"))).ok_or_else(no_home)?;
         let token_file = path("HF_TOKEN_PATH").or_else(|| Some(hf_home.as_ref()?.join("token")));
-        // Scripts pass what a variable holds, be it nothing.
+        // Scripts may pass the value of an empty variable.
         let token = token.filter(|token| !token.is_empty());
         let token = token.or_else(|| variable("HF_TOKEN")).or_else(|| variable("HUGGING_FACE_HUB_TOKEN"));
         let token = token.or_else(|| std::fs::read_to_string(token_file?).ok());
@@ -76,7 +76,7 @@ impl HubSettings {
         })
     }
 
-    /// The Hub's address as it may be told: without a name and a password before its host.
+    /// The Hub's address for messages: without a user name and password before its host.
     pub(super) fn shown_endpoint(&self) -> String {
         let (scheme, rest) = self.endpoint.split_at(self.endpoint.find("://").map_or(0, |at| at + 3));
         let authority = &rest[..rest.find('/').unwrap_or(rest.len())];
@@ -89,8 +89,8 @@ impl HubSettings {
     }
 }
 
-/// A path whose leading `~` is the home, as the Hub's other tools read it: no shell has, where a unit of systemd or a Compose
-/// file sets a variable.
+/// Expands a leading `~`, as the Hub's other tools do: variables set by a systemd unit or a Compose file have seen no
+/// shell.
 fn expanded(path: &Path, home: Option<&Path>) -> PathBuf {
     match (path.strip_prefix("~"), home) {
         (Ok(below), Some(home)) => home.join(below),
@@ -98,7 +98,7 @@ fn expanded(path: &Path, home: Option<&Path>) -> PathBuf {
     }
 }
 
-/// Links in the cache are relative to it, and are made from whole paths.
+/// Makes a path absolute: links in the cache are relative, and computed from absolute paths.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
@@ -108,7 +108,7 @@ fn no_home() -> HubError {
     HubError::Io { path: "cache of the Hub".to_owned(), source }
 }
 
-/// What counts as yes in the variables of the Hub's tools.
+/// Whether a variable is set to a value that the Hub's tools take for true.
 fn is_yes(value: &str) -> bool {
     ["1", "on", "yes", "true"].iter().any(|yes| yes.eq_ignore_ascii_case(value))
 }

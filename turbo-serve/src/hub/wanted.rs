@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::HubError;
 
-/// Files that say what the model is. Where they are there, they are fetched, before the weights.
+/// Files that describe the model. Those that exist are fetched, before the weights.
 const DESCRIPTIONS: [&str; 12] = [
     "config.json",
     TOKENIZER,
@@ -25,10 +25,10 @@ const TOKENIZER: &str = "tokenizer.json";
 const MODULES: &str = "modules.json";
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// How files with weights end that are not read.
+/// Extensions of weight files that are not read.
 const OTHER_WEIGHTS: [&str; 5] = [".bin", ".h5", ".gguf", ".onnx", ".msgpack"];
 
-/// Those of the files `listed` that say what the model is.
+/// Those of the files `listed` that describe the model.
 ///
 /// # Errors
 /// [`HubError::NoModel`], [`HubError::NoWeights`].
@@ -56,7 +56,7 @@ pub(super) fn check_dense(model: &str, listed: &[String], module: &str) -> Resul
     Err(no_weights(format!("{model}/{module}"), listed, &format!("{module}/")))
 }
 
-/// What is said of a `model` that has no weights which can be read in the folder `within`.
+/// The error for a `model` without weights in a readable format in the folder `within`.
 fn no_weights(model: String, listed: &[String], within: &str) -> HubError {
     let is_other = |file: &&String| {
         let name = file.strip_prefix(within).filter(|name| !name.contains('/'));
@@ -65,14 +65,14 @@ fn no_weights(model: String, listed: &[String], within: &str) -> HubError {
     HubError::NoWeights { model, others: listed.iter().filter(is_other).take(3).cloned().collect() }
 }
 
-/// Whether a file is what sentence-transformers once wrote in the place of `sentence_bert_config.json`, such as
-/// `sentence_roberta_config.json`.
+/// Whether a file is one that older versions of sentence-transformers wrote instead of `sentence_bert_config.json`,
+/// such as `sentence_roberta_config.json`.
 fn is_of_a_family(file: &str) -> bool {
     let family = file.strip_prefix("sentence_").and_then(|rest| rest.strip_suffix("_config.json"));
     family.is_some_and(|family| family != "bert")
 }
 
-/// The files of the modules of a sentence-transformers model that the descriptions in `folder` speak of, and of `module`.
+/// The files of `module`, and of the modules of a sentence-transformers model that the descriptions in `folder` name.
 ///
 /// # Errors
 /// What is wrong with a description.
@@ -83,7 +83,7 @@ pub(super) fn modules(folder: &Path, module: Option<&str>) -> Result<Vec<String>
 }
 
 /// The folders of the modules whose weights turbo reads: `module`, or the dense ones that the descriptions in `folder`
-/// speak of.
+/// name.
 ///
 /// # Errors
 /// What is wrong with a description.
@@ -111,7 +111,7 @@ fn folder_of(module: &Value) -> Option<&str> {
     module["path"].as_str().map(|path| path.trim_matches('/')).filter(|path| !path.is_empty())
 }
 
-/// The files with the weights of the model itself. They are fetched last: whom turbo gave them has the rest.
+/// The files with the weights of the model itself. They are fetched last: a snapshot that has them has the rest.
 ///
 /// # Errors
 /// What is wrong with their index.
@@ -119,9 +119,9 @@ pub(super) fn weights(folder: &Path) -> Result<Vec<String>, String> {
     if folder.join(INDEX).exists() { Ok(shards(&json(folder, INDEX)?)) } else { Ok(vec![WEIGHTS.to_owned()]) }
 }
 
-/// Whether all that turbo would read is in `folder`, or is known not to exist: nothing the Hub says could add to it.
+/// Whether all files that turbo would read are in `folder` or known not to exist, so that the Hub need not be asked.
 ///
-/// Another tool's fetch may have left out what that tool does not read.
+/// A folder with weights may still be incomplete: other tools leave out files that they do not read.
 pub(super) fn is_settled(folder: &Path, module: Option<&str>, is_absent: impl Fn(&str) -> bool) -> bool {
     let there = |file: &str| folder.join(file).exists();
     let Ok(modules) = modules(folder, module) else { return false };
@@ -130,14 +130,14 @@ pub(super) fn is_settled(folder: &Path, module: Option<&str>, is_absent: impl Fn
     is_whole(folder) && named.all(|file| there(file) || is_absent(file))
 }
 
-/// Files that turbo would read of the model in `folder`, were they among those `listed`.
+/// Files that turbo would read of the model in `folder`, but that are not among those `listed`.
 pub(super) fn absent(listed: &[String], folder: &Path, module: Option<&str>) -> Vec<String> {
     let modules = modules(folder, module).unwrap_or_default();
     let named = DESCRIPTIONS.iter().map(|&file| file.to_owned()).chain(modules);
     named.filter(|file| !listed.contains(file)).collect()
 }
 
-/// Shards are of no use beside the one file, and so are the parts of a tokenizer.
+/// Whether a file is not needed: an index beside a single weight file, or parts of a tokenizer beside a whole one.
 fn is_spare(file: &str, has: impl Fn(&str) -> bool) -> bool {
     match file {
         INDEX => has(WEIGHTS),

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Why a request has no model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotServed {
-    /// Nothing has this name.
+    /// No model has this name.
     #[error("no model `{name}` is served: expected {}", any_of(.known))]
     UnknownModel {
         /// What was asked for.
@@ -23,13 +23,13 @@ pub enum NotServed {
         /// What there is.
         known: Vec<String>,
     },
-    /// It is known, and was unloaded or not yet loaded.
+    /// It was unloaded or not loaded yet.
     #[error("model `{name}` is not loaded: load it with {}", order(.name))]
     Unloaded {
         /// The model, with its version where that was asked for.
         name: String,
     },
-    /// It will be there soon.
+    /// It is being loaded.
     #[error("model `{name}` is not ready yet: retry later")]
     NotReady {
         /// The model and its version.
@@ -42,16 +42,16 @@ pub enum NotServed {
         name: String,
         /// What went wrong.
         reason: String,
-        /// Time until a request has it loaded again; `None`: only an order does.
+        /// Time until a request loads it again; `None`: only an explicit load does.
         retry_after: Option<Duration>,
     },
-    /// It was still being loaded at the deadline.
+    /// It was still being loaded at the request's deadline.
     #[error("model `{name}` is still being loaded at the deadline: retry later")]
     Expired {
         /// The model and its version.
         name: String,
     },
-    /// It would have been loaded, and the server takes no new work.
+    /// It would have to be loaded, but the server is stopping.
     #[error("server is stopping")]
     Stopping,
 }
@@ -73,7 +73,7 @@ pub enum ChangeError {
         /// What went wrong.
         reason: String,
     },
-    /// It cannot be told which versions there are.
+    /// Its versions cannot be listed.
     #[error("the versions of model `{name}` cannot be listed: {reason}")]
     Versions {
         /// The model.
@@ -92,13 +92,13 @@ pub enum DeclareError {
     /// No model at all.
     #[error("no model is declared: expected at least one")]
     Nothing,
-    /// Two things of one name.
+    /// A name or alias is given twice.
     #[error("`{0}` names two models: every name and alias may be given once")]
     Twice(String),
-    /// A name that reads as a model and its version.
+    /// A name that is empty or reads as a model and its version.
     #[error("model name `{0}` is empty or has a `/`, which begins a version: only aliases may have one")]
     Name(String),
-    /// The default is none of them.
+    /// The default is no declared model.
     #[error("default model `{name}` is not declared: expected {}", any_of(.known))]
     Default {
         /// What was asked for.
@@ -106,7 +106,7 @@ pub enum DeclareError {
         /// What there is.
         known: Vec<String>,
     },
-    /// A model that there is in no version, or whose versions cannot be listed.
+    /// A model without versions, or without the pinned one, or whose versions cannot be listed.
     #[error("model `{name}`: {why}")]
     Versions {
         /// The model.
@@ -116,7 +116,7 @@ pub enum DeclareError {
     },
 }
 
-/// What has a model loaded.
+/// The request that loads a model.
 fn order(name: &str) -> String {
     format!("`POST /v2/repository/models/{name}/load`")
 }

@@ -1,8 +1,8 @@
-//! How several models are, taken together.
+//! The health of several models together.
 
 use crate::engine::Health;
 
-/// As the one that is worst off; `None` of none.
+/// The worst of them; `None` if there are none.
 pub(super) fn worst(all: impl Iterator<Item = Health>) -> Option<Health> {
     all.max_by_key(|health| match health {
         Health::Ready => 0,

@@ -10,9 +10,9 @@
 //!    └ Source ──┘                         └ the last one gone: the engine stops, its memory is free
 //! ```
 //!
-//! * A version that is unloaded is not found from then on; requests that hold a lease on it are answered, then its
-//!   engine ends. So no request that was accepted fails.
-//! * Loading happens on a thread of its own, and everything that is ready serves on.
+//! * A version that is unloaded is not found from then on; requests with a lease are answered, then its engine ends.
+//!   So no request that was accepted fails.
+//! * Loading happens on a thread of its own, while ready versions keep serving.
 //! * A model without a version in its name is the one its declaration pins, else the latest: the greatest number.
 
 pub mod ensemble;

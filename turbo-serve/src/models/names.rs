@@ -1,4 +1,4 @@
-//! From what a client writes to a model and a version.
+//! Resolving the names in requests to a model and a version.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::{DeclareError, Declared, NotServed, versions::Which};
 pub struct Wanted<'a> {
     /// `name`, `name/version` or an alias; `None` is the default model.
     pub name: Option<&'a str>,
-    /// A version, or `latest`; goes before one in `name`. `None` is the model's usual one.
+    /// A version, or `latest`; takes precedence over one in `name`. `None` is the model's usual one.
     pub version: Option<&'a str>,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Names {
     models: Vec<String>,
     /// Names and aliases: which model, and which version they pin.
     known: HashMap<String, (usize, Option<String>)>,
-    /// One of those.
+    /// The name or alias that stands for no name at all.
     default: String,
 }
 
@@ -57,7 +57,7 @@ impl Names {
         Ok(Self { models, known, default })
     }
 
-    /// Of one model alone.
+    /// The names of a single model.
     pub(super) fn single(name: &str) -> Self {
         let known = HashMap::from([(name.to_owned(), (0, None))]);
         Self { models: vec![name.to_owned()], known, default: name.to_owned() }
@@ -68,7 +68,7 @@ impl Names {
         &self.models[model]
     }
 
-    /// The model that a request is for. Where there is only one, it answers to any name.
+    /// The model that a request is for. If there is only one, any name stands for it.
     pub(super) fn resolve<'a>(&'a self, wanted: Wanted<'a>) -> Result<(usize, Which<'a>), NotServed> {
         let name = wanted.name.unwrap_or(&self.default);
         let (model, named) = match self.known(name) {
@@ -79,7 +79,7 @@ impl Names {
         Ok((model, wanted.version.or(named).into()))
     }
 
-    /// The model that is called so, and no other.
+    /// The model of this name, even if there is only one.
     pub(super) fn exactly<'a>(&'a self, name: &'a str) -> Result<(usize, Which<'a>), NotServed> {
         let (model, version) = self.known(name).ok_or_else(|| self.unknown(name))?;
         Ok((model, version.into()))

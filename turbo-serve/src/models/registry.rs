@@ -1,4 +1,4 @@
-//! All that is served: found, loaded, unloaded, stopped.
+//! The registry of models: finding, loading, unloading and stopping them.
 
 use std::{
     collections::BTreeMap,
@@ -30,18 +30,17 @@ use crate::engine::Health;
 /// The version of a model that has no other.
 const ONLY: &str = "1";
 
-/// For how long at least no request has a model loaded again that could not be; after an attempt that took longer it is
-/// as long as that, so that at most half of the time goes into what fails.
+/// The least time after a failed load before a request loads the model again. After an attempt that took longer, the
+/// pause is as long as that, so that at most half of the time goes into failing attempts.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// All that is served. Clones are handles to the same.
+/// All served models. Clones are handles to the same registry.
 ///
-/// [`Models::lease`], [`Models::load`], [`Models::unload`] and [`Models::health`] start tasks: they are for a tokio
-/// runtime.
+/// [`Models::lease`], [`Models::load`], [`Models::unload`] and [`Models::health`] start tasks: they are for a tokio runtime.
 #[derive(Clone)]
 pub struct Models(Arc<Registry>);
 
-/// A weak handle, for engines that are among the models themselves: it does not keep the others alive.
+/// A handle that does not keep the registry alive, for models that are served by it themselves.
 #[derive(Clone)]
 pub struct WeakModels(Weak<Registry>);
 
@@ -50,20 +49,20 @@ struct Registry {
     models: Vec<Model>,
     /// Whether there is more than one model, or version, from the beginning.
     several: bool,
-    /// Of each model its versions.
+    /// The versions of each model.
     table: Table,
     underway: Underway,
 }
 
-/// What of a model stays as it was declared.
+/// The part of a model that does not change.
 struct Model {
     aliases: Vec<Alias>,
     pinned: Option<String>,
     load: LoadWhen,
-    /// `None` where it is there for good.
+    /// `None` if it is never loaded or unloaded.
     source: Option<Arc<dyn Source>>,
-    /// Orders to unload all of its versions; those to load it that are older load nothing any more. One to unload a
-    /// version ends no older load of all.
+    /// How often unloading all of its versions was requested: [`Models::load`] calls from before that load nothing
+    /// more. Unloading one version does not end an older load of all.
     unloads: AtomicU64,
 }
 
@@ -74,9 +73,9 @@ pub struct Entry {
     pub name: String,
     /// Its version.
     pub version: String,
-    /// Whether it is there.
+    /// Its state.
     pub state: State,
-    /// Since when that is so.
+    /// Since when it has been in that state.
     pub since: SystemTime,
     /// Other names that lead to it: the model's, but for those that pin another version.
     pub aliases: Vec<String>,
@@ -94,7 +93,7 @@ enum Found {
 }
 
 impl Models {
-    /// One model, by the name that it has itself; it is there from now on, and answers to every other name, too.
+    /// One loaded model under its own name. It is never unloaded, and answers requests for every other name, too.
     pub fn single(loaded: impl Into<Loaded>) -> Self {
         let loaded = loaded.into();
         let name = loaded.engine.info().model.name.clone();
@@ -111,10 +110,10 @@ impl Models {
         Self::with(Names::single(&name), vec![model], vec![versions], underway)
     }
 
-    /// These models, none of which is there yet: [`Models::start`] loads them. A request that names none gets
+    /// These models, none of which is loaded yet: [`Models::start`] loads them. A request that names none gets
     /// `default`, which is a name or an alias, else the first.
     ///
-    /// Blocks while it looks for versions.
+    /// Blocks while it lists versions.
     ///
     /// # Errors
     /// [`DeclareError`]: names that stand for two things, or a model without versions.
@@ -137,7 +136,7 @@ impl Models {
         Self(Arc::new(Registry { names, models, several, table: Table::new(versions), underway }))
     }
 
-    /// Loads the models that are to be there before the first request.
+    /// Loads the models that are to be ready before the server listens.
     ///
     /// # Errors
     /// [`ChangeError`] of the first version that cannot be loaded.
@@ -167,7 +166,7 @@ impl Models {
         }
     }
 
-    /// The model that a request is for; loads it where that is done on demand, and waits while it is being loaded.
+    /// The model that a request is for; loads it if it is loaded on demand, and waits while it is being loaded.
     ///
     /// # Errors
     /// [`NotServed`]
@@ -175,7 +174,7 @@ impl Models {
         self.lease_by(wanted, None).await
     }
 
-    /// The same, waiting no longer than until `deadline`. Loading goes on for others.
+    /// The same, waiting until `deadline` at most. Loading goes on for other requests.
     ///
     /// # Errors
     /// [`NotServed`]
@@ -184,12 +183,12 @@ impl Models {
         wanted: Wanted<'_>,
         deadline: Option<std::time::Instant>,
     ) -> Result<Served, NotServed> {
-        // Before the look: what changes between the two is not missed.
+        // Before the look-up, so that a change between the two is not missed.
         let mut changes = self.0.table.changes();
         loop {
             let (name, model, version) = match self.0.found(wanted) {
                 Ok(Found::Ready(served)) => return Ok(served),
-                // Unloaded: what was being loaded when the server was told to stop.
+                // Unloaded: a version that was being loaded when the server was told to stop.
                 Ok(Found::Awaited { .. }) | Err(NotServed::Unloaded { .. }) if self.0.table.is_stopping() => {
                     return Err(NotServed::Stopping);
                 }
@@ -197,7 +196,7 @@ impl Models {
                 Err(error) => return Err(error),
             };
             if !self.0.demand(model, &version) {
-                continue; // it has changed since the look
+                continue; // it has changed since the look-up
             }
             match deadline {
                 None => changes.next().await,
@@ -235,8 +234,8 @@ impl Models {
         self.0.table.read().iter().flat_map(BTreeMap::values).filter_map(lease).collect()
     }
 
-    /// Leases on those versions that are ready and that a name stands for: where no version is said on all of the
-    /// model's, whichever would answer, else on that one.
+    /// Leases on the ready versions that a name stands for: on all of the model's if no version is named, whichever
+    /// would answer, else on that one.
     ///
     /// # Errors
     /// [`NotServed`], as of [`Models::find`], where none is ready.
@@ -252,13 +251,12 @@ impl Models {
         Ok(vec![self.find(wanted)?])
     }
 
-    /// Health of the server: that of the worst model, of those that are there. A model that requests load counts too,
-    /// until loading has failed, and then again when it is there. An ensemble's health is that of its models, which are
-    /// in the list themselves; unloaded models do not count. `None`: no model is there, and none is expected to be for
-    /// a request.
+    /// The server's health: the worst of all ready models. Models that are loaded on demand count as ready until an
+    /// attempt to load them fails. Ensembles are left out, for their models are here themselves; unloaded models do not
+    /// count. `None`: no model is ready, and none is expected to be loaded by a request.
     ///
-    /// With `None`, a call also retries what could not be loaded, as a request would: a load balancer that sends
-    /// requests to healthy servers alone would never send one.
+    /// In that case this also retries failed loads, as a request would: where a load balancer sends requests to healthy
+    /// servers alone, no request would ever arrive to do so.
     #[must_use]
     pub fn health(&self) -> Option<Health> {
         let models = self.ready().into_iter().filter(|served| served.composition() == Composition::Model);
@@ -272,7 +270,7 @@ impl Models {
         health
     }
 
-    /// Of the first version that could not be loaded, as a line: which, and why not; `None` where there is none.
+    /// The first version that could not be loaded, with the reason, as a line; `None` if there is none.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         let table = self.0.table.read();
@@ -296,21 +294,22 @@ impl Models {
         table.iter().enumerate().flat_map(entry).collect()
     }
 
-    /// Loads all versions that there are of a model (`name`), or one (`name/version`, `name/latest`), and returns when
-    /// they are ready; those that are, stay as they are. New versions are looked for. Loading goes on when the future
+    /// Loads all versions of a model (`name`), or one (`name/version`, `name/latest`), and returns when they are ready;
+    /// those that are ready stay as they are. The source is searched for new versions. Loading goes on when the future
     /// is dropped.
     ///
     /// # Errors
     /// [`ChangeError`]: no such model or version, or one that cannot be loaded.
     pub async fn load(&self, name: &str) -> Result<(), ChangeError> {
         let loading = tokio::spawn(Arc::clone(&self.0).load_all(name.to_owned()));
-        // Nothing but the runtime's end ends it sooner, or a panic.
+        // It fails only if the runtime ends or the task panics.
         loading.await.unwrap_or(Err(ChangeError::Stopping))
     }
 
-    /// Unloads all versions of a model (`name`), or one (`name/version`, `name/latest`). They are not found any more
-    /// once this future was polled; it ends when what was accepted is answered and the memory is free. Unloading goes
-    /// on when it is dropped, and wins over loads of a version that are requested before it is gone.
+    /// Unloads all versions of a model (`name`), or one (`name/version`, `name/latest`). Requests do not find them any
+    /// more once this future was polled; it resolves when accepted requests are answered and the memory is free.
+    /// Versions that are being loaded are unloaded once they are ready; a load of a version that is being unloaded
+    /// waits for the end of that. Unloading goes on when the future is dropped.
     ///
     /// # Errors
     /// [`ChangeError`]: no such model or version.
@@ -320,7 +319,7 @@ impl Models {
         let mut changes = self.0.table.changes();
         let registry = Arc::clone(&self.0);
         if which == Which::Usual {
-            // Before the look: what is not there yet is not loaded by an older order, either.
+            // First, so that an older load does not go on to load versions that are not ready yet.
             registry.models[model].unloads.fetch_add(1, Relaxed);
         }
         if registry.goes_on_unloading(model, &mut left, &mut ending) {
@@ -330,14 +329,14 @@ impl Models {
                     changes.next().await;
                 }
             });
-            // Nothing but the runtime's end ends it sooner, or a panic.
+            // It fails only if the runtime ends or the task panics.
             unloading.await.map_err(|_| ChangeError::Stopping)?;
         }
         Ok(())
     }
 
-    /// Refuses new requests, and ends when all accepted ones are answered and all engines have stopped. A second call
-    /// waits for the same.
+    /// Refuses new requests, and resolves when all accepted ones are answered and all engines have stopped. A second
+    /// call waits for the same.
     pub async fn stop(&self) {
         let engines = self.0.table.stop();
         self.0.underway.end().await;
@@ -346,20 +345,20 @@ impl Models {
         while stopping.join_next().await.is_some() {}
     }
 
-    /// Whether it was told to stop.
+    /// Whether [`Models::stop`] or [`Models::abandon`] was called.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.0.table.is_stopping()
     }
 
-    /// Gives up what was accepted: requests that wait are refused at once.
+    /// Cancels the accepted requests, whose callers get an error at once, and refuses new ones.
     pub fn abandon(&self) {
         self.0.table.stop().iter().for_each(|engine| engine.abandon());
     }
 }
 
 impl WeakModels {
-    /// The handle, while there are others.
+    /// A handle, while others exist.
     #[must_use]
     pub fn upgrade(&self) -> Option<Models> {
         self.0.upgrade().map(Models)
@@ -372,7 +371,7 @@ impl<L: Into<Loaded>> From<L> for Models {
     }
 }
 
-/// The versions of a model before any of them is there.
+/// The versions of a model before any is loaded.
 fn first_versions(model: &Declared) -> Result<Versions, DeclareError> {
     let wrong = |why| DeclareError::Versions { name: model.name.clone(), why };
     let versions = model.source.versions().map_err(|error| wrong(error.to_string()))?;
@@ -446,9 +445,9 @@ impl Registry {
         }
     }
 
-    /// What an order to load or unload is for.
+    /// The model and versions that an explicit load or unload is for.
     fn ordered<'a>(&'a self, name: &'a str) -> Result<(usize, Which<'a>), ChangeError> {
-        // Before the name: whatever it is, there is nothing to be done with it.
+        // Checked before the name: whatever it is, nothing can be loaded or unloaded.
         if self.models.iter().all(|model| model.source.is_none()) {
             return Err(ChangeError::Fixed);
         }
@@ -459,7 +458,7 @@ impl Registry {
         self.models[model].source.as_ref().ok_or(ChangeError::Fixed)
     }
 
-    /// Starts to load a version that is loaded on demand; whether it is being loaded then.
+    /// Begins to load a version that is loaded on demand; returns whether it is being loaded.
     fn demand(self: &Arc<Self>, model: usize, version: &Version) -> bool {
         let (begins, is_loading) = self.table.change(model, version, |phase| {
             let begins = phase.is_on_demand();
@@ -474,7 +473,7 @@ impl Registry {
         is_loading
     }
 
-    /// The same of all that could not be loaded, once their pause is over.
+    /// The same for all versions on demand, also those whose load has failed, once their pause is over.
     fn demand_again(self: &Arc<Self>) {
         let table = self.table.read();
         let again: Vec<(usize, Version)> = table
@@ -490,7 +489,7 @@ impl Registry {
         });
     }
 
-    /// What versions a load is for, after a look at which there are.
+    /// The versions that a load is for, after listing those of the source.
     async fn look_for_versions(&self, model: usize, which: Which<'_>) -> Result<Vec<Version>, ChangeError> {
         let (name, source) = (self.names.of(model), Arc::clone(self.source(model)?));
         let listed = blocking(move || source.versions()).await;
@@ -503,7 +502,7 @@ impl Registry {
         self.known_versions(model, which)
     }
 
-    /// The versions that an order is for.
+    /// The known versions that an explicit load or unload is for.
     fn known_versions(&self, model: usize, which: Which<'_>) -> Result<Vec<Version>, ChangeError> {
         let table = self.table.read();
         let versions = &table[model];
@@ -522,10 +521,10 @@ impl Registry {
         Ok(found)
     }
 
-    /// Loads what an order is for, one version after the other.
+    /// Loads the versions that `name` stands for, one after the other.
     async fn load_all(self: Arc<Self>, name: String) -> Result<(), ChangeError> {
         let (model, which) = self.ordered(&name)?;
-        // Before the look, which takes time: an unload in the meantime is noticed.
+        // Before listing, which takes time: an unload meanwhile has to be noticed.
         let unloads = self.models[model].unloads.load(Relaxed);
         for version in self.look_for_versions(model, which).await? {
             self.load(model, &version, unloads).await?;
@@ -533,7 +532,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Loads a version that is not there, and waits until it is; `unloads` were ordered of the model before that.
+    /// Loads a version unless it is ready, and waits until it is; `unloads` is the model's count when the load was
+    /// requested.
     async fn load(
         self: &Arc<Self>,
         model: usize,
@@ -547,7 +547,7 @@ impl Registry {
             if self.table.is_stopping() {
                 return Err(ChangeError::Stopping);
             }
-            // Under the table's lock: an unload is counted before it looks at a version.
+            // Under the table's lock: an unload increments the count before it looks at versions.
             let order = |phase: &mut Phase| match self.models[model].unloads.load(Relaxed) == unloads {
                 true => phase.order(joined),
                 false => Order::Gone,
@@ -567,7 +567,7 @@ impl Registry {
         }
     }
 
-    /// Loads a version whose phase says that it is being loaded.
+    /// Spawns the load of a version whose phase is `Loading`.
     fn begin_loading(self: &Arc<Self>, model: usize, version: &Version) {
         let (registry, version) = (Arc::clone(self), version.clone());
         tokio::spawn(async move {
@@ -601,7 +601,8 @@ impl Registry {
         });
     }
 
-    /// Begins to unload what of `left` is ready, and keeps of `ending` what has not ended; whether anything is left.
+    /// Begins to unload the ready versions of `left`, and keeps those of `ending` that have not ended; returns whether
+    /// any are left.
     fn goes_on_unloading(
         self: &Arc<Self>,
         model: usize,
@@ -638,7 +639,7 @@ impl Registry {
                 engine.stop().await;
             }
             tracing::info!(model = registry.full_name(model, &version), "unloaded");
-            // The last handle to the engine goes behind the table's lock.
+            // The replaced phase holds a handle to the engine: it is dropped outside the table's lock.
             drop(registry.table.change(model, &version, |phase| mem::replace(phase, Phase::Unloaded)));
         });
     }
@@ -648,7 +649,7 @@ impl Registry {
     }
 }
 
-/// Does what blocks on a thread of its own; an error, or a panic, as a line.
+/// Runs blocking work on a thread of its own; returns an error or a panic as a line.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, SourceError> + Send + 'static,
 ) -> Result<T, String> {

@@ -1,4 +1,4 @@
-//! What a version is just now, and which version of a model answers.
+//! The phases of a version, and the choice of the version that answers.
 
 use std::{collections::BTreeMap, mem, sync::Arc, time::SystemTime};
 
@@ -20,23 +20,23 @@ pub(super) struct Slot {
 }
 
 pub(super) enum Phase {
-    /// The first request for it has it loaded.
+    /// The first request for it loads it.
     OnDemand,
     Loading {
-        /// By a request that is for it, and not by an order to load it.
+        /// Loaded because a request needs it, and not by a call of [`Models::load`](super::Models::load).
         demanded: bool,
-        /// What went wrong the last time, where that was in vain.
+        /// Why the previous attempt failed, if it did.
         failed: Option<String>,
     },
     Ready(Ready),
-    /// Leases are out, or its engine has not ended yet.
+    /// Leases exist, or its engine has not stopped yet.
     Unloading {
         stop: Option<Arc<dyn Stop>>,
     },
     Unloaded,
     Unavailable {
         reason: String,
-        /// From when on a request loads it as if loading had not failed; `None`: none does.
+        /// From when on a request loads it again; `None`: only an explicit load does.
         again: Option<Instant>,
     },
 }
@@ -47,44 +47,44 @@ pub(super) struct Ready {
     pub(super) stop: Option<Arc<dyn Stop>>,
 }
 
-/// What an order to load a version comes to.
+/// What an explicit load of a version has to do.
 pub(super) enum Order {
-    /// Nothing is to be done.
+    /// Nothing: it is ready.
     IsThere,
-    /// Whoever gave the order has to load it now.
+    /// The caller has to load it now.
     Begins,
-    /// Somebody is loading it.
+    /// It is being loaded already.
     Joins,
-    /// It ends first.
+    /// Its unloading has to end first.
     Waits,
-    /// It was tried, in vain.
+    /// The load that the caller began or joined has failed.
     Failed { reason: String },
-    /// It was loaded and unloaded again, or is not to be there any more.
+    /// It was unloaded since the caller began.
     Gone,
 }
 
-/// What an order to unload a version comes to.
+/// What unloading a version has to do.
 pub(super) enum Unload {
     /// It is not there.
     Done,
-    /// Whoever gave the order has to end it now.
+    /// The caller has to stop it now.
     Begins(Ready),
-    /// Somebody is ending it.
+    /// It is being unloaded already.
     Joins,
-    /// It is being loaded, and is unloaded when it is there.
+    /// It is being loaded, and is to be unloaded once that ends.
     Waits,
 }
 
-/// Whether a version is there.
+/// The state of a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The first request for it has it loaded.
+    /// The first request for it loads it.
     OnDemand,
     /// It is being loaded.
     Loading,
     /// It answers.
     Ready,
-    /// It answers what it has accepted, and nothing else.
+    /// It answers accepted requests, and takes no new ones.
     Unloading,
     /// It is not there.
     Unloaded,
@@ -120,7 +120,7 @@ impl Phase {
         }
     }
 
-    /// What leads to it, where it is ready.
+    /// The registry's lease on it, if it is ready.
     pub(super) fn lease(&self) -> Option<&Served> {
         match self {
             Self::Ready(ready) => Some(&ready.lease),
@@ -128,7 +128,7 @@ impl Phase {
         }
     }
 
-    /// Whether a request for it has it loaded.
+    /// Whether a request for it loads it.
     pub(super) fn is_on_demand(&self) -> bool {
         match self {
             Self::OnDemand => true,
@@ -137,12 +137,12 @@ impl Phase {
         }
     }
 
-    /// Whether requests load it, or one has begun to, and no failure is known yet.
+    /// Whether it is loaded on demand, or being so, and no attempt has failed yet.
     pub(super) fn is_expected(&self) -> bool {
         matches!(self, Self::OnDemand | Self::Loading { demanded: true, failed: None })
     }
 
-    /// Why it is not there: what went wrong the last time that it was loaded.
+    /// Why the last attempt to load it failed.
     pub(super) fn failure(&self) -> Option<&str> {
         match self {
             Self::Unavailable { reason, .. } => Some(reason),
@@ -151,12 +151,12 @@ impl Phase {
         }
     }
 
-    /// Loads what is not there.
+    /// Enters the loading phase, and keeps the failure of the previous attempt.
     pub(super) fn begin_loading(&mut self, demanded: bool) {
         *self = Self::Loading { demanded, failed: self.failure().map(str::to_owned) };
     }
 
-    /// Begins to load what is not there; `joined` says that this order has seen it being loaded.
+    /// Begins an explicit load; `joined` says that the caller has begun it or seen it being loaded.
     pub(super) fn order(&mut self, joined: bool) -> Order {
         match self {
             Self::Ready(_) => Order::IsThere,
@@ -171,7 +171,7 @@ impl Phase {
         }
     }
 
-    /// Begins to unload what is there; nothing is found in its place any more.
+    /// Begins to unload a ready version, which requests do not find any more.
     pub(super) fn unload(&mut self) -> Unload {
         match self {
             Self::Unloading { .. } => return Unload::Joins,
@@ -187,11 +187,10 @@ impl Phase {
         }
     }
 
-    /// How much better it is to be led here than elsewhere by a name without a version.
+    /// How this phase ranks when a request names no version; the highest is chosen.
     fn rank(&self) -> u8 {
         match self {
-            // What is loaded on demand counts as if it were there: which version answers must not depend on what others
-            // have asked for before.
+            // Versions loaded on demand count as ready: which version answers must not depend on earlier requests.
             Self::Ready(_) | Self::OnDemand | Self::Loading { demanded: true, failed: None } => 3,
             Self::Loading { demanded: false, .. } => 2,
             Self::Unavailable { .. } | Self::Loading { .. } => 1,
@@ -199,7 +198,7 @@ impl Phase {
         }
     }
 
-    /// Who has to be told when the server stops.
+    /// What has to be stopped when the server stops.
     pub(super) fn stop(&self) -> Option<&Arc<dyn Stop>> {
         match self {
             Self::Ready(ready) => ready.stop.as_ref(),
@@ -228,7 +227,7 @@ pub(super) fn choose<'a>(
     };
     match exactly {
         Some(version) => versions.get_key_value(&Version::from(version)),
-        // Of equals the last: the greatest.
+        // `max_by_key` gives the last of equals: the greatest version.
         None => versions.iter().max_by_key(|(_, slot)| slot.phase.rank()),
     }
 }

@@ -1,60 +1,60 @@
-//! What a registry is made from: names, and where their versions come from.
+//! What a registry is built from: names, and the sources of their versions.
 
 use std::sync::Arc;
 
 use super::{Models, served::Stop};
 use crate::engine::{Engine, Infer};
 
-/// Why a version cannot be had.
+/// Why versions cannot be listed or loaded.
 pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Where the versions of a model come from. Both verbs block, and are called on threads where that is allowed.
+/// Where the versions of a model come from. Both methods block, and are called on threads where that is allowed.
 pub trait Source: Send + Sync + 'static {
-    /// The versions that there are now; asked again by every [`Models::load`](super::Models::load), so that what was
-    /// added since is found.
+    /// The versions that exist now. Listed again by every [`Models::load`](super::Models::load), so that new ones are
+    /// found.
     ///
     /// # Errors
-    /// Whatever keeps it from looking.
+    /// If the versions cannot be listed.
     fn versions(&self) -> Result<Vec<String>, SourceError>;
 
     /// Opens a version and makes it ready.
     ///
     /// # Errors
-    /// Whatever keeps it from being served.
+    /// If the version cannot be loaded.
     fn load(&self, load: Load<'_>) -> Result<Loaded, SourceError>;
 }
 
-/// What is to be loaded.
+/// The version to load.
 #[derive(Clone, Copy)]
 pub struct Load<'a> {
     /// One of [`Source::versions`].
     pub version: &'a str,
-    /// What its metrics are told apart by, where there are several models
+    /// The label of its metrics, if there are several models
     /// ([`EngineConfig::label`](crate::engine::EngineConfig::label)).
     pub label: Option<&'a str>,
-    /// What it will be served beside.
+    /// The registry that will serve it.
     pub models: &'a Models,
 }
 
 /// A version that is ready.
 pub struct Loaded {
-    /// Who answers.
+    /// The engine that answers.
     pub engine: Arc<dyn Infer>,
-    /// What is ended when it is unloaded, after the last answer; `None`: it needs no more than to be dropped.
+    /// What is stopped when it is unloaded, after the last answer; `None`: dropping it is enough.
     pub stop: Option<Arc<dyn Stop>>,
-    /// Who computes the answers.
+    /// What computes the answers.
     pub composition: Composition,
 }
 
-/// Who computes the answers of a version.
+/// What computes the answers of a version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Composition {
-    /// It does itself.
+    /// Its own model.
     #[default]
     Model,
-    /// Other models of the server do.
+    /// Other models of the server.
     Ensemble {
-        /// Whether the answer to a text depends on the others of its request, so that they cannot be asked for in parts.
+        /// Whether the answer to a text depends on the other texts of its request, which cannot be split then.
         retrieves: bool,
     },
 }
@@ -80,7 +80,7 @@ impl From<Arc<dyn Infer>> for Loaded {
 
 /// A model that can be served.
 pub struct Declared {
-    /// What clients call it. No `/`: what follows one is a version.
+    /// Its name in requests. No `/`, which would begin a version.
     pub name: String,
     /// Other names; these may have a `/`, as names on the Hub do.
     pub aliases: Vec<Alias>,
@@ -95,9 +95,9 @@ pub struct Declared {
 /// Another name for a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alias {
-    /// What clients may write.
+    /// The name in requests.
     pub name: String,
-    /// The version that it stands for; `None` is whatever the model's own name stands for.
+    /// The version that it stands for; `None` for the one that the model's own name stands for.
     pub version: Option<String>,
 }
 
@@ -107,6 +107,6 @@ pub enum LoadWhen {
     /// All its versions, before the server listens.
     #[default]
     Start,
-    /// The version that a request asks for, when the first one does; it waits so long.
+    /// Each version when a request first needs it; the request waits for it.
     Request,
 }

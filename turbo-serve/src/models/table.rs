@@ -1,4 +1,4 @@
-//! The versions of all models behind one lock, and word of every change.
+//! The versions of all models behind one lock, with notification of changes.
 
 use std::{
     collections::BTreeSet,
@@ -18,17 +18,17 @@ use super::{
 pub(super) struct Table {
     /// By model, as declared.
     models: RwLock<Vec<Versions>>,
-    /// Told of every change; whether the server is stopping.
+    /// Notified of every change; the value is whether the server is stopping.
     changed: watch::Sender<bool>,
 }
 
-/// Hears of changes.
+/// Waits for changes.
 pub(super) struct Changes(watch::Receiver<bool>);
 
 impl Changes {
-    /// Waits for one, since this was made or since the last.
+    /// Waits for a change since this was created or last returned.
     pub(super) async fn next(&mut self) {
-        // An error says that the table is gone, which callers hold.
+        // An error would say that the table is dropped, but the caller holds it.
         drop(self.0.changed().await);
     }
 }
@@ -46,13 +46,13 @@ impl Table {
         self.models.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on.
+    /// The changes from now on.
     pub(super) fn changes(&self) -> Changes {
         Changes(self.changed.subscribe())
     }
 
-    /// Has `change` look at a version, and tells if it is in another phase then. One that is not there is as one that
-    /// was unloaded.
+    /// Applies `change` to a version's phase, and notifies if the phase became another. A missing version counts as
+    /// unloaded.
     pub(super) fn change<T>(
         &self,
         model: usize,
@@ -74,15 +74,14 @@ impl Table {
         changed
     }
 
-    /// Enters a version that was loaded; not any more when the server stops: then it ends by being dropped.
+    /// Enters a version that was loaded, unless the server is stopping: then it is dropped.
     pub(super) fn enter(&self, model: usize, version: &Version, ready: Ready) {
         self.change(model, version, |phase| {
             *phase = if self.is_stopping() { Phase::Unloaded } else { Phase::Ready(ready) };
         });
     }
 
-    /// The versions that there are: new ones are not loaded, and those that have gone are forgotten unless they are in
-    /// use.
+    /// Updates the list of versions: new ones are entered as unloaded, missing ones are removed unless they are in use.
     pub(super) fn there_are(&self, model: usize, versions: &BTreeSet<Version>) {
         let mut table = self.write();
         table[model].retain(|version, slot| {
@@ -92,7 +91,7 @@ impl Table {
         for version in versions {
             table[model].entry(version.clone()).or_insert_with(|| Phase::Unloaded.into());
         }
-        // Who waits for one that has gone looks again.
+        // Wakes requests that wait for a removed version, to look again.
         self.changed.send_modify(|_| {});
     }
 
@@ -100,9 +99,9 @@ impl Table {
         *self.changed.borrow()
     }
 
-    /// Lets nothing be loaded from now on; gives all that has to be told.
+    /// Prevents loads from now on; returns what has to be stopped.
     pub(super) fn stop(&self) -> Vec<Arc<dyn Stop>> {
-        // Under the lock: what is entered is either among these, or not entered.
+        // Under the lock: a version is either entered before this and returned, or not entered.
         let table = self.write();
         self.changed.send_replace(true);
         table.iter().flat_map(Versions::values).filter_map(|slot| slot.phase.stop().cloned()).collect()

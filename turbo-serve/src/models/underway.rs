@@ -1,4 +1,4 @@
-//! Requests that ask their models more than once: a server that stops lets them end before its engines do.
+//! Requests that make several engine requests: a server that stops lets them end before it stops its engines.
 
 use std::sync::Arc;
 
@@ -6,11 +6,11 @@ use tokio::sync::watch;
 
 use crate::engine::EngineError;
 
-/// All of them, of all models of a server. Clones are the same.
+/// All of them, of all models of a server. Clones share the count.
 #[derive(Clone, Default)]
 pub(super) struct Underway(Arc<watch::Sender<bool>>);
 
-/// Such a request, until this and its clones are dropped.
+/// Such a request, which ends when this and its clones are dropped.
 #[must_use = "engines may stop once it is dropped"]
 #[derive(Clone, Debug)]
 pub struct Begun {
@@ -23,7 +23,7 @@ impl Underway {
     /// # Errors
     /// [`EngineError::Stopping`], when the server is.
     pub(super) fn begin(&self) -> Result<Begun, EngineError> {
-        // Counted before the look: either this sees the end, or the end sees this.
+        // Subscribed before the check: either this sees that the server stops, or `end` waits for this.
         let counted = self.0.subscribe();
         if *counted.borrow() {
             return Err(EngineError::Stopping);
@@ -31,7 +31,7 @@ impl Underway {
         Ok(Begun { _counted: counted })
     }
 
-    /// Lets none begin from now on, and waits for the last one.
+    /// Lets no request begin from now on, and waits until the last one ends.
     pub(super) async fn end(&self) {
         self.0.send_replace(true);
         self.0.closed().await;

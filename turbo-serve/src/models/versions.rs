@@ -1,11 +1,11 @@
-//! Versions and their order: text, of which numbers are the greater the later they come.
+//! Versions and their order: text, of which numbers are ordered by value.
 
 use std::fmt;
 
 /// A version's name. Numbers are ordered as numbers, and come after everything else.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Version {
-    // First: derived ordering goes by it, and nothing is less than a number.
+    // First, for the derived ordering: `None` is less than any number.
     number: Option<u64>,
     text: String,
 }

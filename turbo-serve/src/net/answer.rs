@@ -1,10 +1,10 @@
 //! An answer on its way to a client that may not read it.
 //!
 //! Over HTTP/1.1 an answer has the connection for itself, and [`StallLimit`](super::stall::StallLimit) sees that little
-//! moves. Over HTTP/2 a client stops one answer and goes on with the others: then that answer is given up, and its
-//! memory with it, but for the piece or two that were handed over. A small one is a piece from the beginning. Neither
-//! counts as underway, so a client that sends no further request loses its connection, and one that does loses it when
-//! too much of that [stays](Unread).
+//! moves. Over HTTP/2 a client may stop reading one answer and go on with the others: that answer is cancelled then and
+//! its memory released, but for the piece or two that were handed over. A small answer is one piece from the beginning.
+//! Neither counts as underway, so the connection of a client that sends no more requests is closed as idle. If it goes
+//! on sending, the connection is closed once too much of that [stays](Unread).
 
 use std::{
     future::poll_fn,
@@ -31,7 +31,8 @@ use super::{
     unread::{Handed, Unread},
 };
 
-/// Bytes that are handed to HTTP/2 at a time. What was handed over is out of reach when the client does not take it.
+/// Bytes that are handed to HTTP/2 at a time. What was handed over cannot be taken back when the client does not read
+/// it.
 const PIECE: usize = 16 << 10;
 
 /// Whether all of it is handed to HTTP/2 at once.
@@ -39,9 +40,9 @@ pub(super) fn is_one_piece(body: &Body) -> bool {
     body.size_hint().exact().is_some_and(|size| size <= PIECE as u64)
 }
 
-/// The answer as it is sent: it is underway until all of it was handed over, and given up when its client takes nothing
-/// of it for `stall`, or drips; what is out of reach then is `unread`. One that has its connection for itself has its `pace`
-/// set.
+/// The answer as it is sent: it is underway until all of it was handed over, and cancelled when its client takes
+/// nothing of it for `stall`, or too little; what was handed over then counts in `unread`. Over HTTP/1.1, where an
+/// answer has the connection for itself, `pace` is set to its own.
 pub(super) fn sent(
     mut answer: Response<Body>,
     version: Version,
@@ -65,12 +66,12 @@ pub(super) fn sent(
     })
 }
 
-/// A body, and the note that it is underway where nothing else holds it.
+/// A body, and the note that it is underway unless the task of [`in_pieces`] holds that.
 pub(super) struct Sent {
     body: Body,
     #[expect(dead_code, reason = "held until the body is dropped")]
     underway: Option<OneUnderway>,
-    /// What its data count as, where that is not said of them yet.
+    /// What its data count as, where they are not counted yet.
     handed: Option<Handed>,
 }
 
@@ -93,10 +94,10 @@ impl HttpBody for Sent {
     }
 }
 
-/// What comes of a body: data, trailers, what broke it, and in the end `None`.
+/// What a body yields: data, trailers or an error, and `None` at the end.
 type Part = Option<Result<Frame<Bytes>, axum::Error>>;
 
-/// The same body, read on a task of its own, piece by piece as it is taken.
+/// The same body, read on a task of its own, one piece at a time as HTTP/2 takes them.
 fn in_pieces(body: Body, stall: Duration, room: Option<Room>, underway: OneUnderway, handed: Handed) -> Body {
     let (parts, taken) = mpsc::channel(1);
     let of_pieces = handed.clone();
@@ -107,9 +108,8 @@ fn in_pieces(body: Body, stall: Duration, room: Option<Room>, underway: OneUnder
     Body::new(Pieces { taken, _handed: handed })
 }
 
-/// Reads a body until no more of it is taken: it has ended, its client has gone, or has taken nothing for `stall`, or
-/// too
-/// little. A part is all of an answer, or of a stream's answers those that were there: between them it may rest.
+/// Reads a body until it has ended, its client has disconnected, or the client has taken nothing for `stall`, or too
+/// little. A part is a whole answer, or those of a stream's answers that were ready: between parts there is no limit.
 async fn read(
     mut body: Body,
     parts: mpsc::Sender<Part>,
@@ -152,13 +152,13 @@ fn pieces(part: Part) -> Vec<Part> {
     pieces
 }
 
-/// A piece on its own: what HTTP/2 does not let go of must not hold the whole answer, nor be counted for ever.
+/// A copy of a piece: what HTTP/2 retains must not keep the whole answer in memory, nor be counted for ever.
 fn copied(piece: Part, handed: &Handed) -> Part {
     let copied = |data: Bytes| handed.data(Bytes::copy_from_slice(&data));
     piece.map(|frame| frame.map(|frame| frame.map_data(copied)))
 }
 
-/// What [`read`] hands over.
+/// The receiving end of [`read`].
 struct Pieces {
     taken: mpsc::Receiver<Part>,
     _handed: Handed,
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
     use crate::net::underway::Underway;
 
-    /// Bytes whose release can be observed.
+    /// Bytes whose release the test can observe.
     struct Shared(Arc<Vec<u8>>);
 
     impl AsRef<[u8]> for Shared {

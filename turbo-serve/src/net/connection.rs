@@ -23,20 +23,21 @@ use super::{
     unread::Unread,
 };
 
-/// Requests that are worked on at a time for one HTTP/2 connection: as many inputs as a server takes by default, so that
-/// a single client can keep it busy.
+/// Concurrent requests on one HTTP/2 connection: as many as the inputs that a server takes by default, so that a single
+/// client can keep it busy.
 const MOST_STREAMS: u32 = 512;
 
-/// Bytes of one request that a client of HTTP/2 may send before they are read: over 50 ms that is five megabytes a second.
+/// Bytes of one request that an HTTP/2 client may send before they are read: at a round trip of 50 ms, five megabytes a
+/// second.
 const STREAM_WINDOW: u32 = 256 << 10;
 
-/// The same of a connection. A stream of gRPC that waits for room is not read; with a window as large as its own it would
-/// stop every other request of its connection, a look at the server's health among them. Not larger, for what comes
-/// unread is in memory without being counted among the bytes in flight, which are those that were read.
+/// The same for a connection. A gRPC stream that waits for room is not read; with a connection window of one stream
+/// window it would block every other request of its connection, health checks among them. Not larger, for unread bytes
+/// are in memory without being counted among the bytes in flight, which are those that were read.
 const CONNECTION_WINDOW: u32 = 16 * STREAM_WINDOW;
 
-/// Requests that one HTTP/2 connection may take back before they were looked at: asking and taking back costs a client
-/// next to nothing.
+/// Requests that one HTTP/2 connection may cancel before they are accepted: sending and cancelling costs a client next
+/// to nothing.
 const MOST_RESETS: usize = 20;
 
 /// What all connections of a server have in common.
@@ -47,12 +48,12 @@ pub(super) struct Connections {
     stopping: Stopping,
 }
 
-/// Tells when the server stops.
+/// Resolves when the server stops.
 struct Stopping(watch::Receiver<bool>);
 
 impl Stopping {
     async fn told(&self) {
-        // A server that is gone has stopped, too.
+        // An error says that the sender was dropped: the server has stopped then, too.
         let _ = self.0.clone().wait_for(|&stopping| stopping).await;
     }
 }
@@ -61,8 +62,9 @@ impl Connections {
     /// Connections end when `stopping` says so, and hold a receiver until they have.
     pub(super) fn new(router: Router, waits: Waits, stopping: watch::Receiver<bool>) -> Arc<Self> {
         let mut http = auto::Builder::new(TokioExecutor::new());
-        // `talk` limits the time of heads, for either version. A client that closes its writing side alone counts as gone:
-        // closing the whole connection looks the same at first, and an abandoned request is to leave the queue at once.
+        // `talk` limits the wait for heads, whatever the version. A client that closes its writing side alone counts as
+        // gone: closing the whole connection looks the same at first, and abandoned requests must leave the queue at
+        // once.
         http.http1().header_read_timeout(None).half_close(false);
         http.http2()
             .timer(TokioTimer::new())
@@ -80,15 +82,15 @@ impl Connections {
         })
     }
 
-    /// Waits until the server stops and either answers a request here, which is the last one then, or has waited a moment
-    /// for one that is on its way: where a connection ends before that was read, its client is cut off.
+    /// Waits until the server stops, and then until a request is being answered here, which is the last one, or a
+    /// moment has passed for one that may be on its way: closing before it was read would reset the connection.
     async fn nothing_to_come(&self, underway: &Underway) {
         self.stopping.told().await;
         let wait = if underway.has_begun() { self.waits.moment } else { self.waits.first };
         let _ = timeout(wait, underway.some()).await;
     }
 
-    /// Talks to a client on a task of its own, once `opening` has a stream to it.
+    /// Serves a connection on a task of its own, once `opening` resolves to its stream.
     pub(super) fn begin<S>(self: &Arc<Self>, opening: impl Future<Output = io::Result<S>> + Send + 'static)
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -115,7 +117,7 @@ impl Connections {
         }
     }
 
-    /// Answers requests until the client goes, asks for nothing for too long, or the server stops.
+    /// Answers requests until the client disconnects, sends no request for too long, or the server stops.
     async fn talk<S>(&self, stream: S) -> Result<(), Box<dyn Error + Send + Sync>>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -129,7 +131,7 @@ impl Connections {
             let (unread, pace) = (unread.clone(), pace.clone());
             async move {
                 let mut answer = answering.await?;
-                // HTTP/2 has an end for each stream, and no such header
+                // HTTP/2 ends each stream on its own, and has no `Connection` header
                 if version < Version::HTTP_2 {
                     rest.tell(&mut answer, version);
                 }
@@ -144,7 +146,7 @@ impl Connections {
         let mut told_to_end = false;
         loop {
             tokio::select! {
-                biased; // what has come is read before its time is over
+                biased; // what has arrived is read before a timeout counts
                 ended = connection.as_mut() => return ended,
                 () = stays.as_mut() => return Err("the client does not read its answers".into()),
                 () = underway.none_for(patience) => {
@@ -154,7 +156,8 @@ impl Connections {
                 }
                 () = self.nothing_to_come(&underway), if !told_to_end => {}
             }
-            // What is being answered still is. HTTP/2 has words for it, so that no request is lost on the way.
+            // Requests underway are still answered. HTTP/2 announces the end (GOAWAY), so that no request is lost on
+            // the way.
             connection.as_mut().graceful_shutdown();
             (told_to_end, patience) = (true, farewell);
         }

@@ -1,5 +1,5 @@
-//! Which web pages may ask: a browser keeps the answers of another origin from a page unless the server allows it. It
-//! sends what the page asks for all the same, so the server refuses what would be done.
+//! Which web pages may send requests: a browser hides the answers of another origin from a page unless the server
+//! allows it. It sends the page's request all the same, so the server refuses those that would have an effect.
 
 use std::{str::FromStr, sync::Arc, time::Duration};
 
@@ -14,14 +14,14 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
 use crate::http::{ApiError, turn_away};
 
-/// For how long a browser need not ask again; more than two hours no browser keeps.
+/// For how long a browser may cache a preflight answer; browsers cap it at two hours or less.
 const MAX_AGE: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// Where web pages come from: `https://example.org`, or `*` for all of them.
+/// An origin of web pages: `https://example.org`, or `*` for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin(HeaderValue);
 
-/// What is not an origin.
+/// The text is not an origin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected `*`, or scheme, host and port as in `https://example.org` or `http://localhost:8080`, and no path"
@@ -33,7 +33,7 @@ impl Origin {
     pub const ANY: Self = Self(HeaderValue::from_static("*"));
 }
 
-/// What pages from a file or in a sandbox say.
+/// The origins that browsers send for sandboxed pages and pages from files.
 const WITHOUT_HOST: [&str; 2] = ["null", "file://"];
 
 impl FromStr for Origin {
@@ -69,8 +69,9 @@ fn without_port(scheme: &str, authority: &str) -> String {
     authority.strip_suffix(port).map(str::to_owned).unwrap_or(authority)
 }
 
-/// Lets pages of these origins ask, with any header: a key, too. Other pages, but for this server's own, are refused with 403
-/// where they ask for more than GET, HEAD and OPTIONS; clients that are no browsers name no origin as a rule.
+/// Lets pages of these origins send requests, with any header, a key included. Requests of other pages, but for this
+/// server's own, are refused with 403 unless they are GET, HEAD or OPTIONS; clients that are no browsers usually name
+/// no origin.
 pub fn allow_origins(router: Router, origins: &[Origin]) -> Router {
     let (router, allowed) = if origins.contains(&Origin::ANY) {
         (router, AllowOrigin::any())
@@ -81,14 +82,15 @@ pub fn allow_origins(router: Router, origins: &[Origin]) -> Router {
     let cors = CorsLayer::new()
         .allow_origin(allowed)
         .allow_methods([Method::GET, Method::POST])
-        // `*` would not be all of them: browsers leave `authorization` out
+        // `*` would not cover all: browsers leave `authorization` out
         .allow_headers(AllowHeaders::mirror_request())
         .expose_headers(Any)
         .max_age(MAX_AGE);
     router.layer(cors)
 }
 
-/// Refuses what a page of another origin orders. What it only reads, its browser keeps from it.
+/// Refuses requests with an effect from pages of other origins. Answers that a page only reads, its browser hides from
+/// it.
 async fn refuse_others(State(origins): State<Arc<[Origin]>>, request: Request, next: Next) -> Response {
     let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
     let Some(origin) = request.headers().get(header::ORIGIN).filter(|_| !reads) else {
@@ -104,7 +106,8 @@ async fn refuse_others(State(origins): State<Arc<[Origin]>>, request: Request, n
     turn_away(request, ApiError::forbidden(message)).await
 }
 
-/// Whether a page came from where it asks: this server's own, which may be behind a proxy that ends TLS.
+/// Whether a page is this server's own: its origin is the request's host. The scheme may differ behind a proxy that
+/// ends TLS.
 fn is_own(origin: &HeaderValue, request: &Request) -> bool {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
     let host = request.uri().authority().map(|authority| authority.as_str()).or(host);

@@ -1,5 +1,5 @@
-//! Whom a request is for: HTTP/1.1 says it once, in `Host` (RFC 9112, section 3.2). A proxy that reads the first of two, or
-//! what it takes for granted where there is none, would not ask for what is answered here.
+//! HTTP/1.1 names the target host exactly once, in `Host` (RFC 9112, section 3.2). With two of them, or none, a proxy
+//! in front may route by another host than the one this server answers for.
 
 use axum::{
     extract::Request,
@@ -10,7 +10,7 @@ use axum::{
 
 use crate::http::{ApiError, turn_away};
 
-/// Refuses a request of HTTP/1.1 that does not say it, or more than once.
+/// Refuses an HTTP/1.1 request with no `Host` header or several.
 pub(super) async fn check(request: Request, next: Next) -> Response {
     let hosts = request.headers().get_all(header::HOST).iter().count();
     if hosts == 1 || request.version() != Version::HTTP_11 {

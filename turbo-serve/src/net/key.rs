@@ -16,8 +16,7 @@ use crate::{
     http::{ApiError, behind_model, turn_away},
 };
 
-/// Routes of probes, of monitoring and of documentation, which have no key. Those of a single model follow the same
-/// rule.
+/// Routes for monitoring and API documentation, which need no key. The same paths below a model are public, too.
 const PUBLIC: [&str; 10] = [
     "/",
     "/health",
@@ -35,7 +34,7 @@ const PUBLIC: [&str; 10] = [
 #[derive(Clone)]
 pub struct ApiKey(Arc<str>);
 
-/// A key that all clients know.
+/// An empty key, which would protect nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is empty: give a key, or leave it out to answer everybody")]
 pub struct EmptyKey;
@@ -57,20 +56,20 @@ impl fmt::Debug for ApiKey {
 }
 
 impl ApiKey {
-    /// Whether these headers have it. The time that takes tells how long the key is, and nothing else of it.
+    /// Whether these headers have the key. The comparison's time reveals the key's length and nothing else.
     fn is_in(&self, headers: &HeaderMap) -> bool {
         let shown = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).and_then(bearer);
         shown.is_some_and(|shown| shown.ct_eq(self.0.as_bytes()).into())
     }
 }
 
-/// What follows the word `Bearer`, which has no case.
+/// What follows the word `Bearer`, which is matched without regard to case.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, key) = value.split_at_checked("Bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(key)
 }
 
-/// Has all routes but the public ones answer only requests with the key.
+/// Requires the key on all routes but the public ones: health, metrics and documentation.
 pub fn protect(router: Router, key: ApiKey) -> Router {
     router.layer(middleware::from_fn_with_state(key, check))
 }

@@ -1,4 +1,4 @@
-//! Where clients come in.
+//! Accepting connections, and closing a listener without resetting any.
 
 use std::{
     convert::Infallible,
@@ -12,13 +12,13 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{Tls, connection::Connections};
 
-/// A place where clients come in.
+/// A socket that accepts connections.
 pub enum Listener {
     /// A port.
     Tcp(TcpListener),
     /// A port at which only TLS is spoken.
     Tls(TcpListener, Tls),
-    /// A file through which processes of this machine talk.
+    /// A socket file, for processes on this machine.
     #[cfg(unix)]
     Unix(super::UnixSocket),
 }
@@ -29,16 +29,17 @@ impl From<TcpListener> for Listener {
     }
 }
 
-/// As many as the system may have let in before the server stops; more than that are a crowd that never ends.
+/// Most connections that are accepted while a listener closes: those that the kernel has queued by then. A bound, so
+/// that a steady stream of new connections cannot keep the server from stopping.
 const MOST_AT_THE_DOOR: usize = 4096;
 
-/// Time for clients that had begun to connect to be accepted: a handshake within a machine or a rack. For later ones it
-/// makes no difference.
+/// Time for TCP handshakes that had begun to complete: enough within a machine or a rack. New connections are dropped
+/// meanwhile in any case.
 #[cfg(target_os = "linux")]
 const HANDSHAKE: std::time::Duration = std::time::Duration::from_millis(1);
 
 impl Listener {
-    /// Begins a connection for every client that comes.
+    /// Accepts connections for ever, and begins each.
     pub(super) async fn take_in(&mut self, connections: &Arc<Connections>) -> Infallible {
         // axum's `accept` waits a second where the process has no file descriptor left, and goes on.
         match self {
@@ -55,8 +56,8 @@ impl Listener {
         }
     }
 
-    /// Accepts the clients that have connected by now, and none from then on: the system has told these that they are
-    /// connected, and closing alone would reset them.
+    /// Accepts the connections that are queued by now, then closes. Their clients have been told by the kernel that
+    /// they are connected, and closing alone would reset them.
     pub(super) fn close(self, connections: &Arc<Connections>) {
         let closed = match self {
             Self::Tcp(listener) => the_last_at(listener, |stream| begin(stream, connections)),
@@ -98,11 +99,12 @@ fn the_last_at(listener: TcpListener, begin: impl Fn(TcpStream)) -> io::Result<(
     Ok(())
 }
 
-/// Has the system ignore new connections from now on. It would complete handshakes by itself between the last accept
-/// and the end of the listener, and reset those clients; an ignored client tries again by itself and is refused.
+/// Has the kernel drop new connection attempts (SYN segments) from now on. The kernel completes handshakes by itself,
+/// also between the last `accept` and the close, and would reset those connections. A client whose SYN was dropped
+/// sends it again and is refused.
 #[cfg(target_os = "linux")]
 fn turn_newcomers_away(listener: &std::net::TcpListener) -> io::Result<()> {
-    // In the language of the classic Berkeley packet filter, which sees a segment from its TCP header on.
+    // A classic Berkeley packet filter, which sees a segment from its TCP header on.
     const LOAD_BYTE: u16 = 0x30;
     const JUMP_IF_SET: u16 = 0x45;
     const RETURN: u16 = 0x06;
@@ -118,7 +120,8 @@ fn turn_newcomers_away(listener: &std::net::TcpListener) -> io::Result<()> {
     ])
 }
 
-/// Calls `accept` until the system says that no client waits; a busy runtime would look late.
+/// Calls `accept` until no connection is queued. It blocks the calling thread on purpose: a busy runtime would poll
+/// late.
 pub(super) fn take_in_the_last(mut accept: impl FnMut() -> io::Result<()>) {
     for _ in 0..MOST_AT_THE_DOOR {
         match accept() {

@@ -7,22 +7,22 @@
 //! unix socket ───────────────────▶ HTTP/2
 //! ```
 //!
-//! HTTP/2 is spoken with clients that begin with it (gRPC's do) or choose it in the TLS handshake. A request of
-//! HTTP/1.1 without `Host`, or with two, is refused before all of that.
+//! HTTP/2 is spoken with a client that begins with it (gRPC clients do) or chooses it in the TLS handshake. An HTTP/1.1
+//! request without `Host`, or with two, is refused before all of that.
 //!
 //! | limit | of a client that |
 //! |---|---|
-//! | 75 s | asks for nothing: no handshake, no head of a request |
-//! | 30 s | takes no byte of an answer, or no thousand bytes a second beyond that; over HTTP/2 one of more than 16 KiB is cut off alone, a smaller one within twice that ends all |
-//! | 16 | has stopped reading more of such answers over one HTTP/2 connection, and keeps what was sent of them |
+//! | 75 s | sends no request: no handshake, no request head |
+//! | 30 s | takes no byte of an answer, or less than a thousand bytes a second after that; over HTTP/2 an answer of more than 16 KiB is cut off alone, a smaller one ends the connection within twice that |
+//! | 16 | has stopped reading more than this many such answers on one HTTP/2 connection, whose sent pieces stay in memory |
 //! | 5 min beyond that | takes an answer of more than 300 kB, once half of the room for answers is taken |
-//! | 30 s | sends nothing more of a message over gRPC that it has begun, or no thousand bytes a second beyond that, once half of the room for bodies is taken |
+//! | 30 s | sends nothing more of a gRPC message that it has begun, or less than a thousand bytes a second after that, once half of the room for bodies is taken |
 //! | 256 KiB | sends more of a request over HTTP/2 before that is read: the rest stays with it |
 //! | 30 s, twice | does not answer a ping over HTTP/2 |
-//! | 512 | asks for more at a time over one HTTP/2 connection: the others wait |
-//! | 20 | takes back requests over HTTP/2 faster than they are looked at: the connection ends |
+//! | 512 | sends more requests at a time over one HTTP/2 connection: the rest wait |
+//! | 20 | cancels more requests on one HTTP/2 connection before they are accepted: the connection ends |
 //! | a grace | is not answered when the server stops |
-//! | 2 s | was let in before the server stopped, and has never asked; 250 ms where it has asked before |
+//! | 2 s | connected before the server stopped and has sent no request; 250 ms where it has sent one before |
 
 mod answer;
 mod connection;

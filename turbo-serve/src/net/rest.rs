@@ -1,8 +1,8 @@
-//! What is left of a request when its answer is there.
+//! The unread rest of a request body when its answer is ready.
 //!
 //! Over HTTP/1.1 the rest of a body lies between this request and the next one: it has to be read to its end, or the
-//! connection ends behind the answer. The answer says so then (RFC 9112, section 9.6). A client that keeps connections would
-//! send its next request into this one otherwise, where it is lost, or read as the rest.
+//! connection closes after the answer. The answer says so then (RFC 9112, section 9.6). Otherwise a client that keeps
+//! connections would send its next request on this one, where it is lost or read as the rest of the body.
 
 use std::{
     pin::Pin,
@@ -19,11 +19,11 @@ use hyper::body::{Body, Frame, SizeHint};
 /// Whether a body has come to its end.
 pub(super) struct Rest(Arc<AtomicBool>);
 
-/// A body that notes it.
+/// A body that notes when it has been read to its end.
 pub(super) struct Noted<B> {
     body: B,
     has_ended: Arc<AtomicBool>,
-    /// Then what looks like its end is none.
+    /// Set by an error: what looks like the body's end afterwards is none.
     is_broken: bool,
 }
 
@@ -35,11 +35,11 @@ pub(super) fn noted<B: Body>(request: Request<B>) -> (Request<Noted<B>>, Rest) {
 }
 
 impl Rest {
-    /// Has an answer to this version of HTTP/1 say that the connection ends behind it, where it does.
+    /// Adds `Connection: close` to an HTTP/1 answer unless the body was read to its end.
     pub(super) fn tell<B>(self, answer: &mut Response<B>, version: Version) {
         if !self.0.load(Relaxed) {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-            // to an answer of another version than its request's hyper adds `keep-alive`
+            // hyper adds `keep-alive` to an answer whose version differs from its request's
             *answer.version_mut() = version;
         }
     }

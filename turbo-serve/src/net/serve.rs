@@ -1,5 +1,4 @@
-//! Listening until told to stop, to clients of every kind: those that never finish asking, and those that never read
-//! what they asked for.
+//! Serving until told to stop, with time limits for clients that never finish a request or never read their answer.
 
 use std::{future::Future, pin::pin, time::Duration};
 
@@ -9,25 +8,26 @@ use tokio::sync::watch;
 
 use super::{Listener, connection::Connections};
 
-/// How long a server waits for others.
+/// How long a server waits for clients.
 #[derive(Clone, Copy)]
 pub(super) struct Waits {
     /// For a connection's next request. Longer than the minute for which load balancers keep an idle connection: they
     /// must not send into one that is being closed.
     pub(super) head: Duration,
-    /// For a client to take another byte of its answer, which is kept in memory as long, and to answer a ping.
+    /// For a client to take another byte of its answer, which stays in memory meanwhile, and to answer a ping.
     pub(super) stall: Duration,
-    /// For what a client has sent before it could know that the server stops.
+    /// For requests that were sent before the client could know that the server stops.
     pub(super) moment: Duration,
-    /// The same for a client that was just accepted and has sent nothing yet: its first request is on its way.
+    /// The same for a connection without a request so far: its client may just have connected, with the first request
+    /// on its way.
     pub(super) first: Duration,
-    /// For a client that asks for nothing to take note that its connection ends.
+    /// For a client without requests to close a connection after the server has announced its end.
     pub(super) farewell: Duration,
     /// For accepted requests after the server was told to stop.
     pub(super) grace: Duration,
 }
 
-/// The usual time for accepted requests after a server was told to stop.
+/// The default time for accepted requests after a server was told to stop.
 pub const GRACE: Duration = Duration::from_secs(30);
 
 const WAITS: Waits = Waits {
@@ -43,16 +43,17 @@ const WAITS: Waits = Waits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "requests may still be running"]
 pub enum Ending {
-    /// What was accepted is answered.
+    /// All accepted requests are answered.
     Answered,
-    /// Requests still run: their time was over.
+    /// The grace ended with requests still running.
     OutOfTime,
 }
 
-/// Answers requests until `shutdown` resolves; then takes no more, answers those accepted, for at most `grace`, and
-/// returns. The listeners are closed before anything else happens, by the thread that polls this: one of its own does
-/// not wait for other work. Requests that still run then go on as long as the runtime does. A client that sends no
-/// request for 75 seconds, or takes no byte of its answer for 30 seconds, is cut off.
+/// Answers requests until `shutdown` resolves; then closes the listeners, answers accepted requests for at most
+/// `grace`, and returns. Requests that still run then go on as long as the runtime does. The listeners are closed by
+/// the thread that polls this, which they block for a moment: a thread of its own closes them at once, however busy the
+/// others are. A client that sends no request for 75 seconds, or takes no byte of its answer for 30 seconds, is
+/// disconnected.
 pub async fn serve(
     listeners: impl IntoIterator<Item = Listener>,
     router: Router,
@@ -79,7 +80,7 @@ pub(super) async fn serve_with(
     }
     listeners.into_iter().for_each(|listener| listener.close(&connections));
     drop(connections);
-    // Only now, for they are many.
+    // Only now, for waking many connections would delay closing the listeners.
     stop.send_replace(true);
     // every connection holds a receiver until it ends
     match tokio::time::timeout(waits.grace, stop.closed()).await {
@@ -126,11 +127,11 @@ mod tests {
 
     const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
 
-    /// What a client of HTTP/2 begins with: its preface, and settings that change nothing.
+    /// What an HTTP/2 client begins with: its preface, and settings that change nothing.
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-    /// Serves while `client` talks to the address on a thread of its own. `begun` is set before: a thread may begin
-    /// later than a server waits.
+    /// Serves while `client` talks to the server on a thread of its own. `begun` is sent before serving begins: the
+    /// thread may start later than the server waits.
     fn with_client<T: Send + 'static>(
         router: Router,
         waits: Waits,
@@ -153,7 +154,7 @@ mod tests {
         })
     }
 
-    /// A client of HTTP/2 and its server, which ends with the test.
+    /// An HTTP/2 client and its server, which ends with the test.
     async fn http2_client(router: Router, waits: Waits) -> http2::SendRequest<Body> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -206,7 +207,7 @@ mod tests {
         let received = with_client(router, Waits { stall: SHORT, ..WAITS }, GET, |mut client| {
             std::thread::sleep(20 * SHORT);
             let mut received = Vec::new();
-            // Ends early, in peace or with a reset.
+            // Ends early, with an orderly close or a reset.
             let _ = client.read_to_end(&mut received);
             received.len()
         });
@@ -293,7 +294,7 @@ mod tests {
             let read = ask(&mut client, "/large").await.unwrap().into_body();
             assert_eq!(to_bytes(Body::new(read), LARGE).await.unwrap(), vec![7; 1 << 20]);
         }
-        // What was sent comes, and then no end.
+        // What was sent arrives, and then an error.
         to_bytes(Body::new(unread.into_body()), LARGE).await.unwrap_err();
         ask(&mut client, "/large").await.unwrap();
     }
@@ -396,7 +397,7 @@ mod tests {
         let router = Router::new().route("/", get(|| async { "hello" }));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        // The system has completed their handshakes; the server has accepted none of them, let alone read a request.
+        // The kernel has completed their handshakes; the server has not accepted them yet, let alone read requests.
         let mut clients: Vec<Client> = (0..100).map(|_| Client::connect(address).unwrap()).collect();
         let request = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
         let (late, early) = clients.split_first_mut().unwrap();
@@ -404,7 +405,7 @@ mod tests {
         let waits = Waits { first: LONG, ..WAITS };
         let served = tokio::spawn(serve_with([listener.into()], router, std::future::ready(()), waits));
         while tokio::net::TcpStream::connect(address).await.is_ok() {}
-        // It asks when the listener is closed.
+        // This client sends its request after the listener was closed.
         late.write_all(request).unwrap();
         let answers = tokio::task::spawn_blocking(move || {
             let answer = |mut client: Client| {
@@ -420,7 +421,7 @@ mod tests {
         assert_eq!(served.await.unwrap(), Ending::Answered);
     }
 
-    /// How often a client that opens new connections all the time, until it is refused, is reset.
+    /// How often a client that opens one connection after the other, until one is refused, is cut off.
     #[cfg(target_os = "linux")]
     fn times_cut_off(address: std::net::SocketAddr) -> usize {
         use std::io::ErrorKind;
@@ -441,7 +442,8 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn nobody_is_reset_while_the_listener_closes() {
-        // Without care every fourth closing resets a client, and a busy host may keep the system itself from its cores.
+        // A plain close resets a client every fourth time. One mishap is allowed: a busy machine may delay the kernel
+        // itself.
         const CLOSINGS: usize = 20;
         const MISHAPS: usize = 1;
         const CLIENTS: usize = 4;
@@ -466,9 +468,9 @@ mod tests {
 
     #[test]
     fn the_listener_closes_at_once_however_much_the_runtime_has_to_do() {
-        // Far more than closing takes, even if the last client has to connect twice: one whose packet comes in the
-        // moment of closing is ignored, and sends it again after a second. And less than the runtime needs until it
-        // accepts.
+        // Far more than closing takes, even if the last client has to send its SYN twice: one that arrives while the
+        // listener closes is dropped, and sent again after a second. And less than the busy runtime needs to poll the
+        // listener.
         const SOON: Duration = Duration::from_secs(3);
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -490,7 +492,7 @@ mod tests {
                 tell.send(()).unwrap();
                 let began = Instant::now();
                 while Client::connect(address).is_ok() && began.elapsed() < LONG {
-                    std::thread::sleep(SHORT / 10); // a door that is full would have it wait a second
+                    std::thread::sleep(SHORT / 10); // a full accept queue would delay it by a second
                 }
                 closed.send(began.elapsed())
             });
@@ -505,7 +507,7 @@ mod tests {
         assert!(took < SOON, "it took {took:?}");
     }
 
-    /// Kinds and contents of the frames that came over HTTP/2.
+    /// Kinds and contents of the HTTP/2 frames in `bytes`.
     fn frames(mut bytes: &[u8]) -> Vec<(u8, &[u8])> {
         let mut frames = Vec::new();
         while let Some((head, rest)) = bytes.split_at_checked(9) {
@@ -526,7 +528,7 @@ mod tests {
         let bytes = with_client(router, WAITS, b"", |mut client| {
             let mut asked = PREFACE.to_vec();
             for stream in (1..4000_u32).step_by(2) {
-                // `GET / HTTP/2` from `x`, and at once taken back
+                // `GET / HTTP/2` to host `x`, cancelled at once
                 asked.extend(b"\0\0\x06\x01\x05");
                 asked.extend(stream.to_be_bytes());
                 asked.extend(b"\x82\x86\x84\x41\x01x\0\0\x04\x03\0");
@@ -535,7 +537,7 @@ mod tests {
             }
             client.write_all(&asked).unwrap();
             let mut received = Vec::new();
-            // Ends in peace or with a reset.
+            // Ends with an orderly close or a reset.
             let _ = client.read_to_end(&mut received);
             received
         });

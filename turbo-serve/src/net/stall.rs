@@ -1,5 +1,5 @@
-//! A connection that gives up on a client that has stopped reading, or drips: what is still to be sent would stay in
-//! memory for as long as the client likes, and the slots of its request are long free.
+//! A connection that ends when its client stops reading, or reads too slowly: otherwise the rest of the answer would
+//! stay in memory for as long as the client likes, while the slots of its request are long free.
 
 use std::{
     future::Future,
@@ -21,21 +21,21 @@ use super::{
 };
 use crate::http::{SLOWEST, patience_at};
 
-/// Seconds that an answer may take beyond the first, where others may be refused for want of its room: it is held to its
-/// last byte, and at [`SLOWEST`] that is hours of a large one.
+/// Seconds that sending an answer may take beyond the stall limit while other requests may be refused for want of its
+/// room: an answer is held to its last byte, and at [`SLOWEST`] a large one would take hours.
 const ALTOGETHER: usize = 5 * 60;
 
-/// How slowly an answer may be taken.
+/// What determines how slowly an answer may be taken.
 #[derive(Default)]
 pub(super) struct Pace {
-    /// Bytes that it has.
+    /// Bytes of the answer.
     pub(super) bytes: usize,
-    /// Where it is held.
+    /// The tally in which it is counted.
     pub(super) room: Option<Room>,
 }
 
 impl Pace {
-    /// Bytes that have to be taken in every second.
+    /// Bytes a second that have to be taken.
     fn slowest(&self) -> usize {
         match self.room.as_ref().is_some_and(Room::is_pressed) {
             true => SLOWEST.max(self.bytes / ALTOGETHER),
@@ -44,7 +44,7 @@ impl Pace {
     }
 }
 
-/// That of the answer which has a connection for itself; clones are the same.
+/// The pace of the answer that has a connection for itself; clones share it.
 #[derive(Clone, Default)]
 pub(super) struct PaceOfOne(Arc<Mutex<Pace>>);
 
@@ -58,28 +58,28 @@ impl PaceOfOne {
     }
 }
 
-/// Until when the next byte has to be taken of what began to wait then, if so many are taken by now: a body that comes is
-/// waited for as long, but for one that is held where there is little room.
+/// The deadline for the next byte to be taken, of an answer that began to wait at `began` and of which `taken` bytes
+/// are taken. Request bodies have the same limits; an answer has less time while room is scarce.
 pub(super) fn until(began: Instant, taken: usize, stall: Duration, pace: &Pace) -> Instant {
     let (until, _) = patience_at(began, taken, pace.slowest());
     until.min(Instant::now() + stall)
 }
 
-/// A stream on which writes that make no progress for a time, or drip, are an error. From the first one that waits until
-/// all is written, an answer is underway.
+/// A stream on which writes fail when they make no progress for a time, or too little. From the first write that has to
+/// wait until the next flush, an answer counts as underway.
 pub(super) struct StallLimit<S> {
     stream: S,
     limit: Duration,
     underway: Underway,
     pace: PaceOfOne,
-    /// Since a write has waited; a writer flushes when all is written. What TLS has yet to send then is not watched: a
-    /// client that stops there counts as idle.
+    /// Set when a write has to wait, cleared by a flush, which comes when all is written. What TLS has yet to send then
+    /// is not watched: a client that stops reading there counts as idle.
     stalled: Option<Stalled>,
 }
 
 struct Stalled {
     began: Instant,
-    /// Bytes since then.
+    /// Bytes written since then.
     written: usize,
     limit: Pin<Box<Sleep>>,
     #[expect(dead_code, reason = "held until all is written")]
@@ -103,7 +103,7 @@ impl<S> StallLimit<S> {
         Self { stream, limit, underway, pace, stalled: None }
     }
 
-    /// Passes on how a write went, unless it has waited for too long.
+    /// Passes on the result of a write, or an error once it has waited for too long.
     fn watch(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(written) = written {
             if let (Some(stalled), Ok(bytes)) = (&mut self.stalled, &written) {
@@ -168,8 +168,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Whether so many answers of so many bytes reach a client that takes some every so often; no more than those lie
-    /// ready.
+    /// Whether `answers` answers of `bytes` bytes each reach a client that reads `some` bytes after every `pause`; no
+    /// more than those are buffered.
     async fn come(answers: usize, bytes: usize, (some, pause): (usize, Duration), pace: Pace) -> bool {
         let (ours, mut theirs) = duplex(some);
         let pace_of_one = PaceOfOne::default();

@@ -22,14 +22,14 @@ use tokio_rustls::{
     server::TlsStream,
 };
 
-/// The protocols of a handshake, the first that the client has, too.
+/// The protocols offered in a handshake, in order of preference.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// Certificate and key of a server. Cheap to clone.
+/// A server's certificate and key, ready for handshakes. Cheap to clone.
 #[derive(Clone)]
 pub struct Tls(TlsAcceptor);
 
-/// Why there can be no TLS.
+/// Why the certificate and key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
@@ -40,7 +40,7 @@ pub enum TlsError {
         /// Why.
         source: io::Error,
     },
-    /// A file that is not PEM, or has nothing of what it should have.
+    /// A file is not PEM, or has none of the items it should have.
     #[error("{}: expected {expected}, {found}", path.display())]
     Content {
         /// Which.
@@ -50,7 +50,7 @@ pub enum TlsError {
         /// What is wrong with what is in it.
         found: String,
     },
-    /// A key that belongs to another certificate.
+    /// The key belongs to another certificate.
     #[error("{} is not the key of the first certificate in {}", key.display(), cert.display())]
     OtherKey {
         /// The file with the certificate.
@@ -58,7 +58,7 @@ pub enum TlsError {
         /// The file with the key.
         key: PathBuf,
     },
-    /// A certificate or a key that TLS has no use for.
+    /// TLS cannot use the certificate or the key.
     #[error("{} and {}: {source}", cert.display(), key.display())]
     Unusable {
         /// The file with the certificate.
@@ -71,7 +71,7 @@ pub enum TlsError {
 }
 
 impl Tls {
-    /// From files in PEM: the certificate, with those that vouch for it behind it, and its key.
+    /// From PEM files: the certificate, followed by its intermediate certificates, and its key.
     ///
     /// # Errors
     /// [`TlsError`], which names the file.
@@ -96,7 +96,7 @@ impl Tls {
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 
-    /// Comes to terms with a client.
+    /// Performs the server's side of a TLS handshake.
     pub(super) fn handshake(
         &self,
         stream: TcpStream,

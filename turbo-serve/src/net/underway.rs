@@ -15,7 +15,7 @@ struct Count {
 }
 
 impl Underway {
-    /// One more, until what this gives is dropped.
+    /// Counts one more request until the result is dropped.
     pub(super) fn begin(&self) -> OneUnderway {
         self.0.send_modify(|count| {
             count.now += 1;
@@ -24,12 +24,12 @@ impl Underway {
         OneUnderway(self.0.clone())
     }
 
-    /// Whether there has ever been one.
+    /// Whether there has ever been a request.
     pub(super) fn has_begun(&self) -> bool {
         self.0.borrow().has_begun
     }
 
-    /// Waits until there is one, even if it is answered by now.
+    /// Waits until a request begins, even if it is answered by the time this returns.
     pub(super) async fn some(&self) {
         let mut count = self.0.subscribe();
         if count.borrow_and_update().now == 0 {
@@ -38,7 +38,7 @@ impl Underway {
         }
     }
 
-    /// Waits until there has been none for `patience`.
+    /// Waits until there has been no request for `patience`.
     pub(super) async fn none_for(&self, patience: Duration) {
         let mut count = self.0.subscribe();
         loop {
@@ -51,7 +51,7 @@ impl Underway {
     }
 }
 
-/// A request that is being answered; dropped when its answer is sent.
+/// A request that is being answered; dropped once its answer is sent.
 pub(super) struct OneUnderway(watch::Sender<Count>);
 
 impl Drop for OneUnderway {

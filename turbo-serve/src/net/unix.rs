@@ -1,4 +1,4 @@
-//! A server that only processes of this machine can reach: through a file.
+//! Listening on a unix socket, which only processes on this machine can reach.
 
 use std::{
     fs, io,
@@ -14,9 +14,9 @@ use tokio::net::{UnixListener, UnixStream, unix};
 
 use super::listener::take_in_the_last;
 
-/// A unix socket. Its file is removed when it is dropped, where it is still there.
+/// A unix socket. Its file is removed when it is dropped, unless another file has replaced it.
 pub struct UnixSocket {
-    // Goes before the listener is closed, so that it is not another server's yet.
+    // Dropped before the listener is closed: until then no other server can have taken the path.
     file: SocketFile,
     listener: UnixListener,
 }
@@ -24,7 +24,7 @@ pub struct UnixSocket {
 /// The file of a socket, removed when this is dropped.
 struct SocketFile {
     path: PathBuf,
-    /// Of the file that was made: another process may have put another one there since.
+    /// Of the file that was made: another process may have replaced it since.
     is: Option<Identity>,
 }
 
@@ -34,30 +34,30 @@ type Identity = (u64, u64);
 /// Why there can be no socket at a path.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Somebody listens there.
+    /// Another process listens there.
     #[error("another process listens there")]
     InUse,
-    /// There is something that is not for us to remove.
+    /// There is a file that is not a socket; it is left alone.
     #[error("there is a file that is not a socket")]
     NotASocket,
-    /// There is no folder for it.
+    /// The socket's folder does not exist.
     #[error("there is no folder {}", _0.display())]
     NoFolder(PathBuf),
-    /// The system says no.
+    /// A system call failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
 impl UnixSocket {
-    /// Whether [`UnixSocket::listen`] would work now, for callers that have long work to do before it.
+    /// Checks whether [`UnixSocket::listen`] would work now, for callers that do slow work before they listen.
     ///
     /// # Errors
-    /// Those that it would have.
+    /// Those of [`UnixSocket::listen`].
     pub async fn check(path: &Path) -> Result<(), SocketError> {
         look(path).await.map(drop)
     }
 
-    /// Listens at `path`, and replaces a socket at which no process listens any more.
+    /// Listens at `path`, and replaces a stale socket file on which no process listens.
     ///
     /// # Errors
     /// [`SocketError`].
@@ -69,7 +69,7 @@ impl UnixSocket {
         Ok(Self { listener, file: SocketFile { path: path.to_owned(), is: identity(path).ok() } })
     }
 
-    /// Accepts no client from now on, and has `begin` take those that have connected by then.
+    /// Stops accepting: removes the file, passes the connections that are queued by then to `begin`, and closes.
     pub(super) fn close(self, begin: impl Fn(UnixStream)) -> io::Result<()> {
         let Self { file, listener } = self;
         drop(file);
@@ -119,7 +119,7 @@ fn identity(path: &Path) -> io::Result<Identity> {
 #[derive(PartialEq, Eq)]
 enum Place {
     Free,
-    /// Its server has ended without removing it.
+    /// The server of this socket has ended without removing it.
     Stale,
 }
 
@@ -137,7 +137,7 @@ async fn look(path: &Path) -> Result<Place, SocketError> {
     }
     match UnixStream::connect(path).await {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(Place::Stale),
-        // Somebody listens, even if more clients wait than the system lets wait.
+        // A process listens, but its accept queue is full.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(SocketError::InUse),
         Err(error) => Err(error.into()),
         Ok(_) => Err(SocketError::InUse),
@@ -177,7 +177,7 @@ mod tests {
         client.unwrap();
     }
 
-    /// As where a file of that name was removed, and another server has begun to listen there.
+    /// The file may have been removed, and another server have begun to listen at the same path.
     #[tokio::test]
     async fn the_socket_of_another_server_is_not_removed() {
         let folder = tempdir().unwrap();

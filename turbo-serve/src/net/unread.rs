@@ -1,10 +1,11 @@
-//! What HTTP/2 holds of answers that a client does not take. It is out of reach for anything but the end of the connection:
-//! a small answer, which was handed over whole, and of a larger one that was given up the pieces that had been handed over.
+//! What HTTP/2 holds of answers that a client does not read. Only the end of the connection releases it: a small
+//! answer, which was handed over whole, and the pieces handed over of a larger one that was cancelled.
 //!
-//! A small answer fits into the window of any stream that is meant to be read, so one that stays says that nothing at all is
-//! taken. Who stops reading a large one may go on with the others; but not with many of these.
+//! A small answer fits into the window of any stream that is meant to be read, so one that stays says that the client
+//! reads nothing at all. A client may stop reading a large answer and go on with the others, but only for a few of
+//! them.
 //!
-//! No answer has a timer of its own: they are counted by when they were handed over, before or after the last look.
+//! No answer has a timer of its own: they are counted by whether they were handed over before or after the last look.
 
 use std::{
     sync::{
@@ -19,7 +20,7 @@ use std::{
 
 use axum::body::Bytes;
 
-/// Answers that were given up and of which pieces are left: half a megabyte of them.
+/// Most cancelled answers of which pieces are left: half a megabyte of them.
 const MOST_GIVEN_UP: usize = 16;
 
 /// Of one connection; clones are the same.
@@ -35,14 +36,14 @@ struct Counts {
 }
 
 impl Unread {
-    /// A small answer, until what this gives and all [`Handed::data`] of it is dropped.
+    /// Counts a small answer until the result and all [`Handed::data`] of it are dropped.
     pub(super) fn small(&self) -> Handed {
         let parity = self.0.looks.load(SeqCst) % 2;
         self.0.small[parity].fetch_add(1, SeqCst);
         self.handed(Answer::Small { parity })
     }
 
-    /// The same of a large one, which counts once it is given up.
+    /// The same for a large one, which counts once it is cancelled.
     pub(super) fn large(&self) -> Handed {
         self.handed(Answer::Large { given_up: AtomicBool::new(false) })
     }
@@ -51,7 +52,8 @@ impl Unread {
         Handed(Arc::new(One { answer, counts: Arc::clone(&self.0) }))
     }
 
-    /// Waits until a small answer has not been taken for `limit`, or twice that, or too many large ones were given up.
+    /// Waits until a small answer has not been taken for between `limit` and twice that, or too many large ones were
+    /// cancelled.
     pub(super) async fn stays(&self, limit: Duration) {
         loop {
             tokio::time::sleep(limit).await;
@@ -80,12 +82,12 @@ enum Answer {
 }
 
 impl Handed {
-    /// A part of it, which the sender drops when it is taken.
+    /// A part of it; hyper drops the part once the socket has taken it.
     pub(super) fn data(&self, data: Bytes) -> Bytes {
         Bytes::from_owner(Part { data, _of: self.clone() })
     }
 
-    /// What was not handed over by now never is.
+    /// Cancels a large answer: what was not handed over by now never is.
     pub(super) fn give_up(&self) {
         if let Answer::Large { given_up } = &self.0.answer
             && !given_up.swap(true, Relaxed)

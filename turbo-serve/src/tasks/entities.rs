@@ -1,4 +1,4 @@
-//! Parts of texts that a label was found for.
+//! Entities: labelled parts of texts.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ pub struct EntityRequest {
     pub texts: Vec<String>,
     /// How the labels of tokens become those of entities.
     pub aggregation: Aggregation,
-    /// Labels that are left out, as an entity has them: `O`.
+    /// Labels of entities to leave out, such as `O`.
     pub ignored: Vec<String>,
     /// What happens to texts that are too long; `None` is the server's default.
     pub truncation: Option<Truncation>,
@@ -26,13 +26,13 @@ pub struct EntityRequest {
 /// A part of a text with its label.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FoundEntity {
-    /// What it is.
+    /// Its label.
     pub label: String,
     /// Between 0 and 1.
     pub score: f32,
     /// Its bytes of the text, at character boundaries.
     pub bytes: Range<usize>,
-    /// The tokens that it is.
+    /// Its tokens.
     pub tokens: Range<usize>,
     /// The first of them, as the vocabulary writes it.
     pub token: String,

@@ -11,12 +11,12 @@ use crate::engine::{
 /// A text with gaps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GapRequest {
-    /// It has the model's mask token in one or more places.
+    /// The text, with the model's mask token in one or more places.
     pub text: String,
-    /// Words for each of them.
+    /// How many words to find for each gap.
     pub top_k: usize,
-    /// The only words that are looked at, at most [`MOST_TARGETS`], as the vocabulary writes them; of those that it does
-    /// not have, the first of their tokens counts. `None`: all tokens of the vocabulary.
+    /// The only words to consider, at most [`MOST_TARGETS`], as the vocabulary writes them. A word that is no token
+    /// stands for the first of its tokens. `None`: all tokens of the vocabulary.
     pub targets: Option<Vec<String>>,
 }
 
@@ -33,13 +33,13 @@ pub struct Filled {
     pub sequence: String,
 }
 
-/// Most words that are given for one text, all gaps together: each is a text that is put together.
+/// Most words that are returned for one text, all gaps together: each comes with a whole text.
 pub const MOST_FILLED: usize = 1000;
-/// Most words that may be the only ones to be looked at.
+/// Most words in [`GapRequest::targets`].
 pub const MOST_TARGETS: usize = 1000;
 
-/// For each gap of the text the words that fit best, the best first. Where there is no room for the text it fails; the
-/// words wait for it.
+/// For each gap of the text the words that fit best, the best first. If no slot is free for the text it fails; requests
+/// for words wait for slots.
 ///
 /// # Errors
 /// Those of the engine; a text without a gap, or with too many, and targets without tokens, or too many, are
@@ -77,14 +77,14 @@ fn wrong<T>(why: String) -> Result<T, EngineError> {
     Err(EngineError::InvalidSelection { input: 0, why })
 }
 
-/// Where the text has gaps.
+/// The positions of the gaps among the tokens.
 fn gaps(engine: &dyn Infer, encoding: &Encoding, top_k: usize) -> Result<Vec<usize>, EngineError> {
     let Some(mask) = &engine.info().model.mask_token else {
         return wrong("the model's tokenizer has no mask token".into());
     };
     let gaps = mask_positions(&encoding.input_ids, mask.id);
     match gaps.len() {
-        // Said with their number: a mask behind a cut is not among them.
+        // The message has the number of tokens: a mask may have been truncated.
         0 => {
             wrong(format!("there is no `{}` in the {} tokens that are read of it", mask.text, encoding.len()))
         }
@@ -105,7 +105,7 @@ fn encodings(tokenized: Vec<Tokenized>) -> Vec<Encoding> {
     tokenized.into_iter().flat_map(|it| it.encodings).collect()
 }
 
-/// The token that is each word, or its first one, in requests of as many as one request may have.
+/// The token of each word, or its first one, in requests of at most `at_once` words.
 async fn first_tokens(
     engine: &AskedBefore<'_>,
     words: Vec<String>,
@@ -127,7 +127,7 @@ async fn first_tokens(
     Ok(first)
 }
 
-/// Puts the texts of the tokens together, in requests of as many as one request may have.
+/// Decodes the texts with the tokens filled in, in requests of at most `at_once` texts.
 async fn texts(
     engine: &AskedBefore<'_>,
     input_ids: &[u32],
@@ -135,7 +135,7 @@ async fn texts(
     best: Vec<Vec<TokenScore>>,
     at_once: usize,
 ) -> Result<Vec<Vec<Filled>>, EngineError> {
-    // The other gaps are special tokens, too.
+    // Other gaps, which are special tokens, have to stay in the text.
     let special = if gaps.len() > 1 { SpecialTokens::With } else { SpecialTokens::Without };
     let tokens: Vec<(usize, TokenScore)> =
         gaps.iter().zip(&best).flat_map(|(&gap, best)| best.iter().map(move |&token| (gap, token))).collect();

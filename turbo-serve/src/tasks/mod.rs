@@ -1,12 +1,12 @@
-//! From what a client asks to what a model is asked, and back: answers to questions about long texts, entities, words
-//! that fit into a gap. Over any [`Infer`](crate::engine::Infer), in the words of no protocol.
+//! Tasks that take more than one engine request, or interpret its rows: answers to questions about long texts,
+//! entities, words that fit into a gap. Over any [`Infer`](crate::engine::Infer), independent of protocols.
 //!
 //! ```text
 //! question, context ─tokenize─▶ windows ─infer, a few at a time─▶ logits ─▶ answers ─▶ parts of the context
 //! ```
 //!
-//! What the logits mean is decided by the pure functions of [`turbo_models::tasks`]; here inputs are made and gathered,
-//! within the limits that every request has.
+//! Pure functions in [`turbo_models::tasks`] interpret the logits; here inputs are built and results gathered, within
+//! the limits of every request.
 
 mod entities;
 #[cfg(test)]
@@ -27,33 +27,33 @@ use std::time::{Duration, Instant};
 
 use crate::engine::{Encoded, Encoding, EngineError, Input, Usage};
 
-/// What was found, and what it took.
+/// A result with its usage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found<T> {
-    /// What was found.
+    /// The result.
     pub found: T,
-    /// What it took.
+    /// Its usage and timings.
     pub usage: Usage,
 }
 
-/// Adds up what the parts of a task take.
+/// Adds up the usage of a task's requests.
 struct Meter {
     started: Instant,
     usage: Usage,
 }
 
 impl Meter {
-    /// Of a task over texts of so many characters.
+    /// For a task over texts of so many characters.
     fn start(characters: usize) -> Self {
         Self { started: Instant::now(), usage: Usage { characters, ..Usage::default() } }
     }
 
-    /// The texts have been tokens for the time since the start.
+    /// Tokenization has ended: it took the time since the start.
     fn tokenized(&mut self) {
         self.usage.timings.tokenization = self.started.elapsed();
     }
 
-    /// A request for the model took this.
+    /// Adds the usage of an engine request.
     fn inferred(&mut self, usage: &Usage) {
         let (sum, timings) = (&mut self.usage.timings, &usage.timings);
         sum.tokenization += timings.tokenization;
@@ -68,7 +68,7 @@ impl Meter {
     }
 }
 
-/// What the model reads of tokens that were looked at before.
+/// The model's input for tokens that are known already.
 fn input(encoding: &Encoding, selected: Vec<u32>) -> Input {
     Input::Encoded(Encoded { selected, ..encoded(encoding) })
 }
@@ -79,7 +79,7 @@ pub(crate) fn encoded(encoding: &Encoding) -> Encoded {
     Encoded { input_ids, token_type_ids, selected: Vec::new() }
 }
 
-/// Does long work on a blocking thread.
+/// Runs long work on a thread where blocking is allowed.
 async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, turbo_models::tasks::TaskError> + Send + 'static,
 ) -> Result<T, EngineError> {

@@ -1,4 +1,4 @@
-//! Answers to a question in a context of any length, by windows that overlap.
+//! Answers to a question in a context of any length, by overlapping windows.
 
 use std::ops::Range;
 
@@ -13,13 +13,13 @@ use crate::engine::{
 /// A question, and the text that holds its answer.
 #[derive(Clone, Debug)]
 pub struct QuestionRequest {
-    /// What is asked.
+    /// The question.
     pub question: String,
-    /// Where the answer is looked for.
+    /// The text that is searched for the answer.
     pub context: String,
-    /// Most tokens of a window; what the model takes, if that is less.
+    /// Most tokens of a window, limited by what the model takes.
     pub max_seq_len: usize,
-    /// Tokens of the context that two neighbouring windows share; half a window, if that is less.
+    /// Tokens of the context that neighbouring windows share, at most half a window.
     pub stride: usize,
     /// What counts as an answer.
     pub options: AnswerOptions,
@@ -38,7 +38,7 @@ impl QuestionRequest {
 pub struct FoundAnswer {
     /// Between 0 and 1.
     pub score: f32,
-    /// The part, as it stands in the context; empty where there is no answer.
+    /// The part of the context; empty if there is no answer.
     pub text: String,
     /// Its bytes.
     pub bytes: Range<usize>,
@@ -46,8 +46,8 @@ pub struct FoundAnswer {
 
 /// The answers to a question, the best first.
 ///
-/// The windows go to the model in requests of as many as one request may have, one after the other: a long context takes
-/// longer, not more slots. Where there is no room for the first of them it fails, and the others wait for it.
+/// The windows go to the model in requests of as many as one request may have, one after the other: a long context
+/// takes longer, not more slots. If no slots are free for the first of them it fails; the others wait for slots.
 ///
 /// # Errors
 /// Those of the engine. A question that leaves no room in a window is [`EngineError::Tokenizer`], a context of too many
@@ -92,16 +92,16 @@ pub async fn answer_question(
     Ok(meter.finish(found.await?))
 }
 
-/// Most tokens of all windows over a context together, its bytes counted as tokens: what is known of each takes some
-/// 200 bytes. With the usual windows that is 2.5 MB of text. The limit is for questions that nearly fill a window: each
-/// window is then a step of a few tokens, and as many are made of a long context as take all memory.
+/// Most tokens of all windows over a context together, its bytes counted as tokens: each takes some 200 bytes of
+/// memory. With the default windows that is 2.5 MB of text. The limit is for questions that nearly fill a window: each
+/// window then advances by a few tokens, and the windows of a long context would take all memory.
 const MOST_WINDOW_TOKENS: usize = 1 << 22;
-/// Most tokens of the answers that are looked at, `top_k` of each window: each is a text that is kept and compared.
+/// Most tokens of candidate answers, `top_k` of each window: each is a text that is kept and compared.
 const MOST_ANSWER_TOKENS: usize = 1 << 24;
 /// Special tokens around and between a question and its context, at most.
 const SPECIAL_TOKENS: usize = 4;
 
-/// How many windows there will be, at most.
+/// The greatest possible number of windows.
 async fn windows(
     engine: &dyn Infer,
     question: &str,
@@ -117,7 +117,7 @@ async fn windows(
     Ok(context_bytes.div_ceil(step))
 }
 
-/// Refuses what would take too long or too much memory, before the windows are made.
+/// Refuses requests that would take too long or too much memory, before the windows are built.
 fn check_size(windows: usize, max_len: usize, options: &AnswerOptions) -> Result<(), EngineError> {
     if windows.saturating_mul(max_len) > MOST_WINDOW_TOKENS {
         return Err(EngineError::TooManyWindows { windows, max_len, limit: MOST_WINDOW_TOKENS });

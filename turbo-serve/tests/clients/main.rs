@@ -1,4 +1,4 @@
-//! The clients that people use, from Python's index, against a server that serves.
+//! Common clients, from Python's index, against a running server.
 //!
 //! They lie where `.ci/run` puts them, in `target/clients`. Where they are missing the tests say so and pass, unless
 //! `TURBO_REQUIRE_CLIENTS=1`.
@@ -38,7 +38,7 @@ fn clients() -> Option<PathBuf> {
     there.then_some(folder)
 }
 
-/// Has a script ask a server of this model; its arguments may need the server's address.
+/// Runs a client script against a server of this model; its arguments may need the server's address.
 fn ask(model: &str, script: &str, arguments: impl Fn(&str) -> Vec<String>) {
     let Some(clients) = clients() else { return };
     let server = Server::start_model(&data().join(model), &[]);
@@ -49,7 +49,7 @@ fn ask_server(clients: &Path, server: &Server, script: &str, arguments: &[String
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(script);
     let mut command = Command::new("python3");
     command.arg(&script).args(arguments);
-    // Nothing of the user's environment, proxies and tokens among it, and nothing that leaves this machine.
+    // None of the variables of the environment, such as proxies and tokens, and no connection that leaves this machine.
     let path = std::env::var_os("PATH").unwrap_or_default();
     command.env_clear().env("PATH", path).env("PYTHONPATH", clients).env("PYTHONDONTWRITEBYTECODE", "1");
     command.env("HOME", std::env::temp_dir()).env("HF_HUB_DISABLE_TELEMETRY", "1").env("NO_PROXY", "*");

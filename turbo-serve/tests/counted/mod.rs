@@ -1,6 +1,6 @@
 //! An allocator that counts what a process has allocated, and the most that it had at a time.
 //!
-//! Whoever measures takes [`ALLOCATED`] and sets [`PEAK`] to it; tests that do so are processes of their own.
+//! A measurement reads [`ALLOCATED`] and sets [`PEAK`] to it; tests that do so are processes of their own.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -11,7 +11,7 @@ struct Counting;
 
 /// Bytes that are allocated now.
 pub(crate) static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
-/// The most bytes at a time, since it was last set.
+/// The most bytes allocated at a time since it was set.
 pub(crate) static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 /// What the system's allocator takes for so many bytes: a header, and whole sixteens.

@@ -1,4 +1,4 @@
-//! A headless Chromium, asked over a pipe: no port, and no client library between.
+//! A headless Chromium, controlled over a pipe: no port, and no client library.
 //!
 //! Its protocol is the one of its developer tools: JSON, a zero byte behind each message.
 //! <https://chromedevtools.github.io/devtools-protocol/>
@@ -22,7 +22,7 @@ pub(crate) struct Browser {
     messages: Receiver<Value>,
     session: Value,
     next_id: u64,
-    /// What the page has told since [`Browser::told`] was asked.
+    /// Events of the page since the last call of [`Browser::told`].
     events: Vec<Value>,
     _profile: tempfile::TempDir,
 }
@@ -77,13 +77,13 @@ impl Browser {
         self.wait_for(&format!("location.href === '{url}' && document.readyState === 'complete'"));
     }
 
-    /// Has the page be as wide as a telephone.
+    /// Makes the page as wide as a telephone.
     pub(crate) fn narrow(&mut self, width: u32) {
         let metrics = json!({ "width": width, "height": 800, "deviceScaleFactor": 1, "mobile": true });
         self.call("Emulation.setDeviceMetricsOverride", &metrics);
     }
 
-    /// What an expression comes to in the page.
+    /// Evaluates an expression in the page.
     pub(crate) fn evaluate(&mut self, expression: &str) -> Value {
         let asked = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let answer = self.call("Runtime.evaluate", &asked);
@@ -106,9 +106,9 @@ impl Browser {
         }
     }
 
-    /// What the page has told since the last call, with the names of its events.
+    /// Events of the page since the last call, with their names.
     pub(crate) fn told(&mut self) -> Vec<(String, Value)> {
-        self.call("Runtime.evaluate", &json!({ "expression": "0" })); // what came before it has come by then
+        self.call("Runtime.evaluate", &json!({ "expression": "0" })); // earlier events have arrived by then
         let event = |mut event: Value| {
             (event["method"].as_str().unwrap_or_default().to_owned(), event["params"].take())
         };

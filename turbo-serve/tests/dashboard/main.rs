@@ -1,4 +1,4 @@
-//! The live page in a browser: it shows what `/metrics` says, requests nothing from elsewhere, and outlives its server.
+//! The live page in a browser: it shows what `/metrics` says, sends requests to its server only, and survives its end.
 //!
 //! Without `chromium` the tests of the page say so and pass, unless `TURBO_REQUIRE_CHROMIUM=1`.
 
@@ -52,7 +52,7 @@ fn ask(server: &Server, requests: usize) {
     }
 }
 
-/// What the page says of each metric that it names.
+/// What the page shows of each metric that it names.
 const SHOWN: &str = "Object.fromEntries([...document.querySelectorAll('data[data-metric]')]\
     .filter((element) => element.dataset.metric).map((element) => [element.dataset.metric, Number(element.value)]))";
 
@@ -67,7 +67,7 @@ fn counted<'a>(server: &Server, names: impl Iterator<Item = &'a String>) -> BTre
     names.map(of).collect()
 }
 
-/// Waits until the page shows so many answered inputs, and holds all that it shows against `/metrics`.
+/// Waits until the page shows so many answered inputs, and compares all that it shows with `/metrics`.
 #[track_caller]
 fn check_numbers(browser: &mut Browser, server: &Server, answered: u64) {
     browser.wait_for(&format!(
@@ -83,7 +83,7 @@ fn check_numbers(browser: &mut Browser, server: &Server, answered: u64) {
     assert_eq!(written, json!(true));
 }
 
-/// What went wrong in the page, and whom it asked beside its server.
+/// Errors in the page, and its requests to other servers.
 fn complaints(browser: &mut Browser, origin: &str) -> Vec<String> {
     let told = browser.told();
     let wrong = |(method, params): &(String, Value)| match method.as_str() {

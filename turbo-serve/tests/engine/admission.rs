@@ -1,4 +1,4 @@
-//! Which requests are admitted, and what rejected ones are told.
+//! Which requests are admitted, and how others are refused.
 
 use std::{
     sync::{
@@ -44,7 +44,8 @@ fn slots_are_free_when_the_answer_arrives() {
     }
 }
 
-/// Eight that come again at once take each slot that is free, and never are four free.
+/// Eight clients that retry at once take each free slot, so without priority for waiting parts four would never be free
+/// at once.
 #[test]
 fn newcomers_do_not_keep_the_rest_of_a_request_out() {
     let limits = EngineConfig { max_concurrent_requests: 4, max_client_batch_size: 4, ..config() };

@@ -1,4 +1,4 @@
-//! A device that computes by itself gets the next batch before it is done with the last one.
+//! An asynchronous device gets the next batch before it has finished the last one.
 
 use std::{
     collections::VecDeque,
@@ -61,7 +61,7 @@ impl Timeline {
     }
 }
 
-/// A device that computes by itself, when it may.
+/// A device that computes asynchronously, when the test allows it.
 struct Ahead {
     timeline: Arc<Timeline>,
     capacity: Capacity,
@@ -175,7 +175,7 @@ fn the_next_batch_is_submitted_while_one_runs() {
         pending.push(begin(&engine, request([&[id]])));
         timeline.wait_for(Submitted(id));
     }
-    // these two find the device with work enough
+    // these two arrive while the device has work enough
     pending.extend([3, 4].map(|id| begin(&engine, request([&[id]]))));
     timeline.compute(1);
     timeline.wait_for(Submitted(3));
@@ -202,8 +202,8 @@ fn the_next_batch_is_submitted_while_one_runs() {
 /// A client that waits.
 type Asked = std::thread::JoinHandle<Result<InferResponse, EngineError>>;
 
-/// An engine whose device has batches that begin with 1 and with `second`, and computes nothing yet; and their
-/// requests.
+/// An engine whose device has batches that begin with 1 and with `second`, and computes nothing yet; with the waiting
+/// clients.
 fn with_two(first: [&[u32]; 1], second: u32) -> (Arc<Timeline>, Engine, [Asked; 2]) {
     let (engine, timeline) = start();
     let ask = |ids: Vec<u32>| {

@@ -1,5 +1,5 @@
-//! What is known is not computed again, and what several requests want at once is computed once; answers differ in the
-//! time that they take alone.
+//! Known inputs are not computed again, and an input of several concurrent requests is computed once. The answers are
+//! those without a cache.
 
 use std::{
     collections::HashMap,
@@ -100,7 +100,8 @@ fn all_that_rows_depend_on_tells_them_apart() {
     assert_eq!(control.batches().len(), inputs.len());
     let second: Vec<_> = inputs.iter().map(|(output, input)| ask(*output, input).unwrap().rows).collect();
     assert_eq!(first, second);
-    // What makes no difference: types that are all 0, what is selected where those rows are not wanted, and how it came.
+    // What makes no difference: types that are all 0, selected tokens for rows that do not use them, and the form of
+    // the input.
     for (output, input) in [
         (OutputKind::RAW, encoded(&[5, 6], &[0, 0], &[])),
         (OutputKind::RAW, encoded(&[5, 6], &[], &[1])),
@@ -145,7 +146,7 @@ fn the_same_at_the_same_time_is_computed_once() {
 fn who_waits_for_somebody_elses_input_is_answered_when_that_one_goes() {
     let (engine, control) = start();
     let held = hold(&engine, &control, 9);
-    // One that waits for its batch, and one that runs already.
+    // One request waits for its batch, another one runs already.
     let (gone, stays) = (begin(&engine, request([&[1]])), begin(&engine, request([&[1], &[9]])));
     drop((gone, held));
     std::thread::sleep(Duration::from_millis(20)); // many layers
@@ -160,7 +161,7 @@ fn when_all_have_gone_it_is_given_up() {
     let held = hold(&engine, &control, 1);
     let other = begin(&engine, request([&[1], &[2]]));
     drop((held, other));
-    // The control stays closed: the worker comes to the next batch only by giving the first one up.
+    // The control stays closed: the worker gets to the next batch only by cancelling the first one.
     let next = begin(&engine, request([&[3]]));
     control.wait_for_batches(2);
     control.open();
@@ -193,7 +194,7 @@ fn when_a_batch_fails_those_who_waited_for_it_are_computed() {
         let config = EngineConfig { max_batch_requests: Some(2), ..caching() };
         let (engine, control) = fake::start(&config);
         let held = hold(&engine, &control, 9);
-        // The two of the first request share a batch; what the second one waits for is in it.
+        // The first request's two inputs share a batch, which has the input that the second request waits for.
         let first = begin(&engine, request([&[1], &[bad]]));
         let second = begin(&engine, request([&[1]]));
         control.open();
@@ -286,7 +287,7 @@ fn dropping_the_last_handle_ends_the_worker() {
     let config = caching();
     let (engine, control) = fake::start(&config);
     embed(&engine, [&[1]]).unwrap();
-    control.close(); // it has not its answer before it goes
+    control.close(); // the request is dropped before it is answered
     drop(begin(&engine, request([&[2]])));
     drop(engine);
     fake::eventually(|| std::sync::Arc::strong_count(&control) == 1);
@@ -298,7 +299,8 @@ fn in_folder(bytes: usize, dir: &Path) -> ResponseCache {
     ResponseCache::open(&CacheOptions { bytes, folder: Some(folder), redis: None }).unwrap()
 }
 
-/// Asks a model of this fingerprint, whose answers are kept in `dir`, from start to stop; gives what was computed for it.
+/// Runs one request on an engine of this fingerprint with a cache in `dir`, from start to stop; returns what was
+/// computed for it.
 fn ask_once<const N: usize>(fingerprint: &str, dir: &Path, inputs: [&[u32]; N]) -> Vec<u32> {
     let cache = in_folder(1 << 20, dir);
     let (engine, control) =
@@ -367,16 +369,16 @@ fn a_closed_cache_is_one_in_memory() {
     assert_eq!(control.batches().concat(), [1, 2]);
 }
 
-/// What happens to an engine, one after the other.
+/// Steps of a test.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Somebody asks for these inputs, by their number, in rows of that kind.
+    /// A request for these inputs, by number, and rows of this kind.
     Ask(Vec<u32>, Kind),
-    /// One of the waiting clients goes.
+    /// One of the waiting requests is dropped.
     Leave(prop::sample::Index),
     /// So many batches are let through.
     Compute(usize),
-    /// One of the waiting requests is awaited, all batches being let through.
+    /// One of the requests is awaited, with all batches let through.
     Await(prop::sample::Index),
 }
 
@@ -400,7 +402,7 @@ impl Kind {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    // A few inputs that many want, many that few want (so that the small cache evicts), and some that fail.
+    // A few inputs of many requests, many of few requests (so that the small cache evicts), and some that fail.
     let input = prop_oneof![6 => 1_u32..6, 3 => 6_u32..600, 1 => Just(FAILS)];
     let kind = prop_oneof![
         4 => Just(Kind::Pooled),
@@ -427,7 +429,7 @@ fn input(n: u32) -> Input {
 /// Inputs by their number, and the rows that are wanted of them.
 type Question = (Vec<u32>, Kind);
 
-/// What an engine that keeps nothing says of each input, asked alone.
+/// The answers of an engine without a cache to each input alone.
 struct Computed {
     engine: Engine,
     known: HashMap<(u32, Kind), Option<Vec<f32>>>,
@@ -443,7 +445,7 @@ impl Computed {
         self.known.entry((n, kind)).or_insert_with(compute).clone()
     }
 
-    /// Whether an answer is what computing gives: all rows, or an error where one of the inputs cannot be computed.
+    /// Checks that an answer is what computing gives: all rows, or an error if one of the inputs cannot be computed.
     fn check(&mut self, asked: &Question, answer: Result<InferResponse, EngineError>) {
         let expected: Option<Vec<_>> = asked.0.iter().map(|&n| self.of(n, asked.1)).collect();
         match (answer, expected) {
@@ -460,8 +462,8 @@ impl Computed {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever comes together, is cancelled, fails and is evicted: the other requests are answered as if alone. One
-    /// input a batch, as a batch that fails costs its mates.
+    /// Whichever requests run concurrently, are dropped, fail or lose cached answers: the others are answered as if
+    /// alone. One input per batch, for a failing batch fails all of its inputs.
     #[test]
     fn nobody_can_tell_that_there_is_a_cache(steps in steps(), folder in any::<bool>()) {
         let dir = tempfile::tempdir().unwrap();
@@ -479,7 +481,7 @@ proptest! {
                 Step::Ask(inputs, kind) => {
                     let asked = inputs.iter().map(|&n| input(n)).collect();
                     let mut pending = engine.infer(InferRequest::new(asked, kind.output()));
-                    // The first look is what sends it.
+                    // The first poll submits it.
                     let first = pending.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                     let pending = match first {
                         Poll::Ready(answer) => Box::pin(std::future::ready(answer)),

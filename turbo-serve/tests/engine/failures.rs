@@ -58,8 +58,8 @@ fn a_panic_fails_its_batch_alone() {
 fn who_comes_while_the_model_is_built_anew_is_told_how_long_that_takes() {
     const LONG: Duration = Duration::from_millis(500);
     let within = BatchTokens::Within(Duration::from_secs(1));
-    // Be it the weights that take so long, or memory, which it is built anew with at once: for the largest batch that
-    // was configured, or for what was found to fit.
+    // Slow are the weights, or reserving memory, which is part of building: for the configured largest batch, or for
+    // the one that was found to fit.
     for (building, (reserving, beyond), max_batch_tokens) in [
         (LONG, (Duration::ZERO, 0), config().max_batch_tokens),
         (Duration::ZERO, (LONG, 1), config().max_batch_tokens),
@@ -98,14 +98,14 @@ fn a_model_that_cannot_be_built_anew_is_tried_again() {
     assert_eq!(engine.health(), Health::Ready);
 }
 
-/// A load balancer sends requests to healthy servers alone, so none comes.
+/// A load balancer sends no requests to an unhealthy server, so recovery must not need one.
 #[test]
 fn a_model_that_cannot_be_built_anew_is_tried_again_though_nobody_asks() {
     let (engine, control) = start(&config());
     backend(embed(&engine, [&[BREAKS]]));
     eventually(|| engine.health() == Health::Failing);
     let failed = Instant::now();
-    // Whoever looks wakes the worker, and neither hurries nor delays it.
+    // `observed` wakes the worker, but neither hurries nor delays the attempt.
     eventually(|| engine.observed().is_some() && engine.health() == Health::Ready);
     assert!(failed.elapsed() > Duration::from_secs(3), "after {:?}", failed.elapsed());
     assert_eq!(control.builds(), 3);

@@ -1,4 +1,4 @@
-//! Stopping: nothing accepted is lost, nothing new is taken; and an abandoned batch is not computed to its end.
+//! Stopping: no accepted request is lost, no new one is taken, and abandoned batches are not computed to their end.
 
 use turbo_serve::engine::{EngineError, Health, Infer};
 
@@ -46,7 +46,7 @@ fn a_batch_for_which_nobody_waits_ends_at_its_next_layer() {
     let one = hold(&engine, &control, 1);
     let two = begin(&engine, request([&[2], &[3]]));
     drop(one);
-    // The control stays closed: the worker comes to the second batch only by giving the first one up.
+    // The control stays closed: the worker gets to the second batch only by cancelling the first one.
     control.wait_for_batches(2);
     control.open();
     assert_eq!(firsts(&wait(two).unwrap()), [2, 3]);

@@ -1,5 +1,5 @@
 //! Many clients at once, of every kind: with good requests and bad ones, with some that make their batch fail or panic,
-//! and with clients that go at any moment. Afterwards nothing is left behind.
+//! and with clients that disconnect at any moment. Afterwards nothing is left behind.
 
 use std::time::{Duration, Instant};
 
@@ -75,7 +75,7 @@ fn clients_of_every_kind(config: EngineConfig) {
     assert_eq!(embed(&engine, [&[1]]), Err(EngineError::Stopping));
 }
 
-/// Sends one request after the other, and goes before some are answered.
+/// Sends one request after the other, and drops some before they are answered.
 async fn client(engine: Engine, seed: u64, end: Instant) -> Tally {
     let (mut random, mut tally) = (Random(seed), Tally::default());
     while Instant::now() < end {
@@ -99,7 +99,7 @@ async fn client(engine: Engine, seed: u64, end: Instant) -> Tally {
         let is_good = bad.is_none();
         inputs.extend(bad);
         let answer = engine.infer(InferRequest { inputs, ..request([]) });
-        // A third are given up: at once, or while they are tokens, wait or run.
+        // A third are dropped: at once, or while they are tokenized, wait or run.
         let patience = match random.below(3) {
             0 => Duration::from_micros(random.below(500).into()),
             _ => Duration::from_secs(20),

@@ -1,4 +1,4 @@
-//! What each command writes, from each format to each, and what it says of what it cannot do.
+//! What each command writes, from each format to each, and its errors.
 
 use std::{fs, path::Path};
 
@@ -74,7 +74,7 @@ fn some_bad_rows_are_exit_code_three() {
     assert!(said[1].starts_with("standard input:3: ") && said[2].starts_with("3 rows, "), "{said:?}");
     assert!(said[2].ends_with("; 2 have no answer") && said.len() == 3, "{said:?}");
 
-    // Twenty are told, then it is said that more are counted; the last line says how many.
+    // Twenty bad rows are reported, then that more are counted; the last line says how many.
     for (rows, more, said_lines) in
         [(50, &[][..], 22), (50, &["--quiet"], 22), (20, &[], 21), (20, &["--quiet"], 20)]
     {
@@ -292,7 +292,7 @@ fn what_cannot_be_done_is_one_line() {
     assert_eq!(left.len(), 2, "something was begun: {left:?}");
 }
 
-/// Whoever has read enough is no error.
+/// A reader that closes the pipe early is no error.
 #[test]
 fn a_reader_that_leaves_ends_it_in_peace() {
     let tiny = model("tiny-sentence");

@@ -12,7 +12,7 @@ use std::{
 /// Time that a step of a test may take on a machine that is busy with other things.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `turbo COMMAND --model-id MODEL ARGUMENTS`, without the variables of the user's environment.
+/// `turbo COMMAND --model-id MODEL ARGUMENTS`, without the variables of the tests' environment.
 pub(crate) fn turbo(command: &str, model: &Path, arguments: &[&str]) -> Command {
     let mut turbo = Command::new(env!("CARGO_BIN_EXE_turbo"));
     turbo.env_clear().env("HF_HUB_OFFLINE", "1").arg(command).arg("--model-id").arg(model).args(arguments);

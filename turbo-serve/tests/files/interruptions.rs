@@ -269,7 +269,7 @@ fn a_complete_output_of_a_model_that_has_changed_is_told() {
     assert!(contents(&output) == complete);
 }
 
-/// It changes with every write into it.
+/// A pipe's metadata change whenever it is written to.
 #[test]
 fn a_complete_output_of_a_pipe_is_complete() {
     let files = Files::new(3);
@@ -278,7 +278,7 @@ fn a_complete_output_of_a_pipe_is_complete() {
     let paths = [pipe.to_str().unwrap(), output.to_str().unwrap(), "--input-format=text", "--resume"];
     for said_so in ["3 rows, ", "is complete: nothing to go on with"] {
         let (pipe, input) = (pipe.clone(), files.input.clone());
-        // Nobody reads what a complete output was made from.
+        // The second run does not read the pipe, for the output is complete, so this may fail.
         let writer = thread::spawn(move || drop(fs::write(pipe, input)));
         let (code, _, said) = run(turbo("embed", &model("tiny-sentence"), &paths));
         assert!(code == Some(0) && said.contains(said_so), "{said}");

@@ -158,7 +158,7 @@ fn an_output_has_one_writer() {
         for existing in [Existing::Keep, Existing::Continue, Existing::Replace] {
             assert!(matches!(open(existing), Err(FileError::Busy { .. })), "{name}: {existing:?}");
         }
-        // Whoever ends gives it free.
+        // Closing an output releases its lock.
         first.interrupt().unwrap();
         assert!(matches!(open(Existing::Keep), Err(FileError::Unfinished { .. })), "{name}");
         assert!(open(Existing::Continue).is_ok(), "{name}");
@@ -170,7 +170,7 @@ fn an_output_has_one_writer() {
     );
 }
 
-/// Also when their number is unknown, as after a crash.
+/// Also when the count is not known, as after a crash.
 #[test]
 fn rows_without_an_answer_are_counted_once() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,4 @@
-//! The live page and its data: when they need a key, and what they say of models that are there, or not, or keep no
-//! record.
+//! The live page and its data: access to them, and what they say of models that are loaded, are not, or keep no record.
 
 use std::sync::Arc;
 

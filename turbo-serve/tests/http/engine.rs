@@ -1,5 +1,5 @@
-//! The protocols over the real engine, with a model that is quick to tell: what admission, queue and worker do is seen
-//! from outside.
+//! The protocols over the real engine with a trivial model: the effects of admission, queue and worker as clients see
+//! them.
 
 use std::{
     io::{Read, Write},
@@ -38,7 +38,7 @@ struct Echo {
     batch: Vec<Vec<u32>>,
 }
 
-/// What a test has of the model.
+/// A test's control over the model.
 #[derive(Default)]
 struct Hand {
     closed: AtomicBool,
@@ -88,7 +88,7 @@ impl Runner for Echo {
     }
 }
 
-/// The engine, and how many requests have come to it and are over, answered or not.
+/// The engine, with counts of requests that it received and that have ended, answered or not.
 struct Seen {
     engine: Engine,
     asked: AtomicUsize,
@@ -132,7 +132,7 @@ fn start() -> Whole {
     start_within(InFlightLimits { bodies: usize::MAX, answers: usize::MAX })
 }
 
-/// The same for a server that holds no more than that.
+/// The same for a server with these limits on bytes in flight.
 fn start_within(limits: InFlightLimits) -> Whole {
     let metrics = Metrics::install().unwrap();
     let hand = Arc::new(Hand::default());
@@ -212,7 +212,7 @@ fn answers_are_bounded_before_they_are_computed() {
     assert_eq!(whole.hand.sequences.load(Ordering::SeqCst), 0, "nothing was computed for it");
 
     whole.hand.closed.store(true, Ordering::SeqCst);
-    // the refusal takes room, too, until the server sees that it was read
+    // the refusal takes room, too, until the server notices that it was read
     let ask_until_there_is_room = || {
         let mut reply = None;
         wait_until("room", || {
@@ -378,7 +378,7 @@ fn the_engines_metrics_are_shown() {
         ("turbo_used_bytes", "gauge"),
         ("process_resident_memory_bytes", "gauge"),
     ] {
-        // what a batch cost is counted when its answers have left
+        // a batch's cost is counted after its answers were sent
         let line = format!("# TYPE {name} {kind}\n");
         wait_until(&line, || whole.server.get("/metrics").text().contains(&line));
     }

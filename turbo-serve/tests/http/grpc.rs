@@ -191,7 +191,7 @@ async fn labels_and_ranks_are_those_of_http() {
     }
     assert_eq!(alone.len(), 3);
 
-    // the first message decides what comes back
+    // the first message determines the answer's form
     let messages = texts.iter().enumerate().map(|(index, text)| RerankStreamRequest {
         query: "q".to_owned(),
         text: text.clone(),
@@ -355,7 +355,7 @@ async fn answers_of_a_stream_have_the_order_of_its_questions_and_come_at_once() 
     let answers: Vec<Vec<f32>> = answers.map(|answer| answer.unwrap().embeddings).collect().await;
     assert_eq!(answers, texts.map(vector));
 
-    // the client asks the next question when it has the answer to the last one
+    // the client sends each message after the answer to the one before
     let (questions, asked) = tokio::sync::mpsc::channel(1);
     let asked = stream::unfold(asked, |mut asked| async { Some((asked.recv().await?, asked)) });
     let mut answers = client.embed_stream(asked).await.unwrap().into_inner();
@@ -374,7 +374,7 @@ async fn what_a_stream_has_asked_is_withdrawn_when_it_ends() {
     let engine = &server.engine;
     let mut client = embedder(&server).await;
 
-    // more than half of the slots are never asked for at a time
+    // at most half of the slots are taken at a time
     let answers = client.embed_stream(stream::iter(vec![embed("wait"); 1000])).await.unwrap();
     wait_until("256 questions", || count(&engine.waiting) == 256);
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -389,7 +389,7 @@ async fn what_a_stream_has_asked_is_withdrawn_when_it_ends() {
     assert_status("last", answers[2].clone(), Code::FailedPrecondition, "on fire");
     wait_until("the last one's withdrawal", || count(&engine.withdrawn) == 257);
 
-    // so does a client that goes
+    // so does a client that disconnects
     let mut other = embedder(&server).await;
     let asked = tokio::spawn(async move { other.embed(embed("wait")).await });
     wait_until("the request", || count(&engine.waiting) == 258);
@@ -397,12 +397,12 @@ async fn what_a_stream_has_asked_is_withdrawn_when_it_ends() {
     wait_until("its withdrawal", || count(&engine.withdrawn) == 258);
 }
 
-/// An engine that at first has no room.
+/// An engine that refuses requests at first.
 struct Crowded {
     fake: Fake,
-    /// How often it says so when it is asked.
+    /// How many requests it refuses.
     refusals: AtomicUsize,
-    /// What it says before it is asked.
+    /// Free slots that it reports.
     room: AtomicUsize,
 }
 
@@ -463,7 +463,7 @@ async fn a_stream_waits_for_room() {
 async fn who_waits_for_room_hears_when_his_time_is_over() {
     let within = |millis: &str, text: &str| {
         let mut request = Request::new(stream::iter([embed(text)]).chain(stream::pending()));
-        // Not what a client of gRPC makes of a deadline: it would itself give up then.
+        // Not as `grpc-timeout`, for a gRPC client would itself give up then.
         request.metadata_mut().insert("x-request-deadline-ms", millis.parse().unwrap());
         request
     };
@@ -506,7 +506,7 @@ async fn a_stream_that_is_not_read_does_not_stop_other_calls_of_its_connection()
     let channel = channel(&server).await;
     let messages = stream::iter(vec![embed(&"a".repeat(PAYLOAD_LIMIT - 100)); 400]);
     let _answers = EmbedClient::new(channel.clone()).embed_stream(messages).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(500)).await; // as much as it may has been sent
+    tokio::time::sleep(Duration::from_millis(500)).await; // the client has sent as much as the window allows
     let mut health = HealthClient::new(channel);
     let checked = tokio::time::timeout(Duration::from_secs(5), health.check(HealthCheckRequest::default()));
     let status = checked.await.expect("it is stopped").unwrap().into_inner().status();
@@ -545,7 +545,7 @@ async fn tokens_that_there_is_no_room_for_are_given_up() {
     assert_eq!(encode(1_000).await.unwrap().into_inner().tokens.len(), 1_000);
     assert_status("fifteen bytes for each", encode(20_000).await, Code::InvalidArgument, "200000 bytes");
     assert_eq!(encode(5_000).await.unwrap().into_inner().tokens.len(), 5_000);
-    // Those of a stream wait for their turn, and are let go with it.
+    // Messages of a stream are held while they wait, and released with it.
     for (bytes, fit) in [(2_000, 20), (20_000, 0)] {
         let texts = stream::iter(vec![EncodeRequest { inputs: "a".repeat(bytes), ..Default::default() }; 20]);
         let answers = client.tokenize_stream(texts).await.unwrap().into_inner();
@@ -571,7 +571,7 @@ async fn messages_count_until_they_are_answered() {
     let answers = client.embed_stream(many).await.unwrap().into_inner();
     assert_eq!(answers.filter(|answer| std::future::ready(answer.is_ok())).count().await, 300);
 
-    // One that waits holds its bytes, and gives them back when its client goes.
+    // A waiting message holds its bytes until its client disconnects.
     let prompt = "a".repeat(60_000);
     let prompts = Prompts { named: [(prompt.clone(), String::new())].into(), default: None };
     let engine = Arc::new(Fake::of(ModelInfo { prompts, ..embedding() }, Health::Ready));
@@ -581,7 +581,7 @@ async fn messages_count_until_they_are_answered() {
     let mut client = embedder(&server).await;
     let mut one = client.clone();
     let waits = tokio::spawn(async move { one.embed(waiting).await });
-    // Else it may be the one that is refused.
+    // Otherwise it may be the one that is refused.
     wait_until("the one that waits", || engine.waiting.load(SeqCst) == 1);
     let before = failures("overloaded");
     let refused = client.embed(other.clone()).await.unwrap_err();
@@ -799,7 +799,7 @@ async fn a_calls_deadline_and_class_reach_the_engine() {
     let mut client = embedder(&server).await;
     let asked = std::time::Instant::now();
     let mut request = Request::new(embed("a"));
-    request.set_timeout(Duration::from_secs(30)); // what every client of gRPC makes of a deadline
+    request.set_timeout(Duration::from_secs(30)); // sent as `grpc-timeout`
     request.metadata_mut().insert("x-request-priority", "high".parse().unwrap());
     client.embed(request).await.unwrap();
     let seen = server.engine.seen.lock().unwrap().take().unwrap().urgency;

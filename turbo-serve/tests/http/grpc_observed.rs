@@ -1,4 +1,4 @@
-//! Calls of gRPC as they are seen from outside: what is counted of them, and the log.
+//! Metrics and log lines of gRPC calls.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     grpc::{assert_status, embed},
 };
 
-/// All metrics of these calls alone: they are made on this thread, where nothing else counts.
+/// The metrics of these calls alone: they are made on this thread, with a recorder of its own.
 fn metrics_of(calls: impl AsyncFnOnce(Router)) -> String {
     let recorder = PrometheusBuilder::new().build_recorder();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -71,7 +71,7 @@ fn what_comes_to_no_method_is_counted_once() {
             ("/tei.v1.Embed/Embed", Code::Internal),
             ("/tei.v1.Embed/Nothing", Code::Unimplemented),
             ("/tei.v1.Nothing/Embed", Code::Unimplemented),
-            // Who looks how the server is is not counted.
+            // Health checks are not counted.
             ("/grpc.health.v1.Health/Nothing", Code::Unimplemented),
         ] {
             assert_eq!(call(services.clone(), path, ids()).await, code, "{path}");
@@ -123,7 +123,7 @@ fn a_call_has_a_line_in_the_log_and_a_span_until_its_answer_has_ended() {
         assert!(said(&["WARN", "not answered", r#"path="/tei.v1.Embed/EmbedStream" id="#, "on fire"]));
         assert!(said(&["not answered", r#"code=FailedPrecondition reason="inference""#]));
 
-        // What a failure is counted as is for the log.
+        // The reason of a failure is for the log, and not for the client.
         let refused = client.embed(embed("overloaded")).await.unwrap_err();
         assert!(said(&["refused", r#"code=ResourceExhausted reason="overloaded""#]));
         let told = format!("{:?}", refused.metadata());

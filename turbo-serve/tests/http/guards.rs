@@ -1,4 +1,4 @@
-//! What stands before all routes: keys, and whose web pages may ask.
+//! The layers before all routes: keys, and origins of web pages.
 
 use axum::Router;
 use turbo_serve::{

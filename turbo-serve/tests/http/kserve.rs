@@ -249,7 +249,7 @@ fn tensors_may_be_binary_on_both_ways() {
     assert_eq!(output(&ok(&reply), "sentence_embedding"), (&json!([1, 4]), expected));
 }
 
-/// Checks an error in the protocol's words; `said` is part of its sentence.
+/// Checks an error in the protocol's form; `said` is part of its sentence.
 #[track_caller]
 fn assert_refused(what: &str, reply: &Reply, status: u16, said: &str) {
     assert_eq!(reply.status, status, "{what}: {}", reply.text());
@@ -473,7 +473,7 @@ fn every_task_has_its_tensors() {
     near(&output(&answer, "end_logits").1, &window["end"], &body);
 }
 
-/// Elements behind their lengths, some of which lie.
+/// Elements after their lengths, some of which are wrong.
 pub(crate) fn elements() -> impl Strategy<Value = Vec<u8>> {
     let length =
         prop_oneof![6 => Just(None), 1 => any::<u32>().prop_map(Some), 1 => (0..9_u32).prop_map(Some)];

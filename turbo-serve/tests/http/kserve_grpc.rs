@@ -32,7 +32,7 @@ async fn client(server: &Running) -> GrpcInferenceServiceClient<Channel> {
     GrpcInferenceServiceClient::new(channel(server).await)
 }
 
-/// A question about texts, as bytes beside their tensor or in it.
+/// A request with texts, as bytes beside their tensor or in it.
 pub(crate) fn message(texts: &[&str], raw: bool) -> ModelInferRequest {
     let bytes: Vec<Vec<u8>> = texts.iter().map(|text| text.as_bytes().to_vec()).collect();
     let written = |bytes: &Vec<u8>| [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
@@ -199,7 +199,7 @@ async fn who_does_not_read_answers_keeps_no_server_from_stopping() {
     let asked = GrpcInferenceServiceClient::new(services).model_stream_infer(messages).await;
     let mut answers = asked.unwrap().into_inner();
     answers.message().await.unwrap().unwrap();
-    // The other message is in work by now, and its answer is not read.
+    // The other message is submitted by now, and the client does not read its answer.
     let stopped = tokio::time::timeout(Duration::from_secs(5), models.stop()).await;
     stopped.expect("it waits for who does not read");
     let last = answers.message().await.unwrap().unwrap();

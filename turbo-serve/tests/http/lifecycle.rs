@@ -1,4 +1,4 @@
-//! Clients that go, servers that stop.
+//! Clients that disconnect, servers that stop.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
@@ -43,7 +43,7 @@ fn a_client_that_goes_withdraws_its_request() {
 #[test]
 fn a_client_that_goes_withdraws_all_parts_of_its_request() {
     let server = Server::start();
-    // The fake takes eight at a time, and waits where the first of them says so; two parts are asked at a time.
+    // The fake takes eight at a time, and waits if the first of them says so; two parts run at a time.
     let input = [["wait"; 8], ["wait"; 8], ["wait"; 8]].concat();
     let body = json!({ "input": input }).to_string();
     let length = body.len();
@@ -139,8 +139,8 @@ fn the_limit_holds_for_bodies_of_unannounced_length() {
     }
 }
 
-/// Two clients whose bodies are nearly in when there is no room for another. Whoever asks for room takes some as well, so that
-/// a client may find none itself; it comes again.
+/// Two clients whose bodies have nearly arrived when there is no room for another. The requests that probe for room
+/// take some as well, so a client may itself be refused; it reconnects.
 fn two_that_leave_no_room(server: SocketAddr, begun: &[u8], is_full: impl Fn() -> bool) -> [TcpStream; 2] {
     let begin = || {
         let mut client = TcpStream::connect(server).unwrap();
@@ -153,7 +153,7 @@ fn two_that_leave_no_room(server: SocketAddr, begun: &[u8], is_full: impl Fn() -
         |client: &TcpStream| client.peek(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
     wait_until("the limit", || {
         clients.iter_mut().filter(|client| !waits(client)).for_each(|client| *client = begin());
-        // the request may have been refused together with a client, which hears of it a little later
+        // the probe may have been refused together with a client, whose refusal arrives a little later
         let was_full = is_full();
         std::thread::sleep(Duration::from_millis(if was_full { 200 } else { 0 }));
         was_full && clients.iter().all(waits) && is_full()
@@ -244,7 +244,8 @@ fn what_packed_bodies_unpack_to_is_bounded_together() {
     wait_until("room", || ask().status == 200);
 }
 
-/// Whoever keeps connections would send the next request into one that ends, or have it read as the rest of the last one.
+/// Otherwise a client that keeps connections would send its next request on one that closes, or have it read as the
+/// rest of the last body.
 #[test]
 fn an_answer_says_that_its_connection_ends_where_it_does() {
     let server = Server::start();
@@ -254,7 +255,7 @@ fn an_answer_says_that_its_connection_ends_where_it_does() {
     let (json, expects) = ("content-type: application/json\r\n", "expect: 100-continue\r\n");
     let (gzip, in_chunks) = ("content-encoding: gzip\r\n", "transfer-encoding: chunked\r\n");
     let not_packed = vec![b'a'; 8 << 20];
-    // a client that expects 100-continue may send the body or the next request: the server cannot tell which
+    // after `expect: 100-continue` a client may send the body or the next request: the server cannot tell which
     for (head, body, status, ends) in [
         (format!("POST /nowhere HTTP/1.1\r\n{}{expects}", length(&one)), vec![], 404, true),
         (format!("POST /embed HTTP/1.1\r\n{}{expects}", length(&one)), vec![], 415, true),

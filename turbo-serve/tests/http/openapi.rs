@@ -1,5 +1,5 @@
-//! The OpenAPI document says what is true: every example is answered as it says, and so is everything that is wrong.
-//! That it has all routes, and no others, follows from how the router is made.
+//! The OpenAPI document is correct: examples and invalid requests are answered as it says. That it has all routes, and
+//! no others, follows from how the router is made.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -78,7 +78,7 @@ impl Document {
         }
     }
 
-    /// Holds an answer against what is told.
+    /// Validates an answer against the document.
     #[track_caller]
     fn check(&mut self, operation: &Operation, reply: &Reply) {
         let Operation { method, path, told } = operation;
@@ -126,7 +126,7 @@ impl Operation {
         }
     }
 
-    /// Asks without a body, and says how long the client waits.
+    /// Sends a request without a body, with a deadline.
     fn send_hurried(&self, server: &Running, prefix: &str, millis: &str) -> Reply {
         server.send("GET", &self.path(prefix), &[("x-request-deadline-ms", millis)], "")
     }
@@ -195,7 +195,7 @@ fn one_is_broken() -> (Running, tokio::runtime::Runtime) {
         source: Arc::new(source),
     };
     let models = [
-        // What the models of the other servers are called.
+        // The names of the other servers' models.
         ("whole", Some("fake"), Versions::Whole),
         ("broken", None, Versions::Broken),
         ("slow", None, Versions::Slow),
@@ -207,7 +207,7 @@ fn one_is_broken() -> (Running, tokio::runtime::Runtime) {
     (Running::start(routes), runtime)
 }
 
-/// Every text of what is asked replaced by one, ids by its letters; what chooses among words stays.
+/// A request with every text replaced by one, and ids by its letters; values of enumerations stay.
 fn with_text(value: &Value, text: &str) -> Value {
     match value {
         Value::String(_) => json!(text),

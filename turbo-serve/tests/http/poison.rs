@@ -1,4 +1,4 @@
-//! Batches that panic while others are asked for: each fails alone.
+//! Batches that panic among concurrent requests: each fails alone.
 
 use std::sync::{
     Arc,
@@ -15,9 +15,9 @@ use crate::{
 };
 
 const CLIENTS: usize = 8;
-/// Requests of a client.
+/// Requests per client.
 const REQUESTS: usize = 150;
-/// One batch of so many panics.
+/// One batch in so many panics.
 const EVERY: usize = 10;
 
 /// When batches panic, and what was in those that did.

@@ -1,4 +1,4 @@
-//! Ranking in Cohere's and Jina's words.
+//! Ranking in Cohere's and Jina's form.
 
 use std::{
     sync::{
@@ -110,13 +110,14 @@ fn more_documents_than_a_request_may_have_are_ranked_in_parts() {
         let tokens: usize = documents.iter().map(|document| document.len() + 3).sum();
         assert_eq!(reply.json()["usage"]["total_tokens"], tokens);
     }
-    // Text-embeddings-inference's words have its limit.
+    // text-embeddings-inference's form has its limit.
     let nine = json!({ "query": "q", "texts": vec!["a"; 9] }).to_string();
     let said = "batch size 9 > maximum allowed batch size 8";
     assert_tei("nine", &server.post("/rerank", nine), 422, "Validation", said);
 }
 
-/// Asks a server for what takes at least 600 ms, and has it stop once that has begun: it stops when it has answered.
+/// Sends a request that takes at least 600 ms, and stops the server once that has begun: it stops after it has
+/// answered.
 #[track_caller]
 fn assert_stops_behind(body: &Value, has_begun: impl Fn(&Fake) -> bool) {
     let engine = Arc::new(Fake::of(classifier(["LABEL_0"]), Health::Ready));
@@ -138,7 +139,7 @@ fn assert_stops_behind(body: &Value, has_begun: impl Fn(&Fake) -> bool) {
 
 #[test]
 fn a_server_stops_when_the_last_part_is_ranked() {
-    // Each of three parts takes 300 ms, and two are asked at a time: the last one when the server is stopping.
+    // Each of three parts takes 300 ms, and two run at a time: the last one is submitted when the server is stopping.
     let parts = json!({ "query": "slow", "documents": vec!["a"; 24] });
     assert_stops_behind(&parts, |engine| engine.seen.lock().unwrap().is_some());
     // Two are cut, one behind the other, and ranked when the server is stopping.
@@ -146,10 +147,10 @@ fn a_server_stops_when_the_last_part_is_ranked() {
     assert_stops_behind(&cut, |engine| engine.tokenizing.load(SeqCst) > 0);
 }
 
-/// Has no room for every second request.
+/// Refuses every second request.
 struct Crowded {
     fake: Fake,
-    /// Requests that came.
+    /// Requests so far.
     came: AtomicUsize,
 }
 

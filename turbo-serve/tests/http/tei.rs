@@ -99,7 +99,7 @@ fn rerank_orders_texts_by_their_score() {
             assert_eq!(answer.as_array().unwrap().len(), texts.len());
         }
     }
-    // A classifier of one label can be asked for it, too.
+    // A classifier of one label answers it, too.
     assert_eq!(server.post("/predict", r#"{"inputs":"a"}"#).json()[0]["label"], "LABEL_0");
 }
 

@@ -1,4 +1,4 @@
-//! `POST /vertex`: what each instance gets is what its route answers.
+//! `POST /vertex`: each instance gets the answer of its route.
 
 use std::sync::{Arc, Mutex, atomic::Ordering::SeqCst};
 
@@ -85,7 +85,7 @@ fn a_refusal_withdraws_the_other_instances() {
     wait_until("its end", || server.engine.waiting.load(SeqCst) == server.engine.withdrawn.load(SeqCst));
 }
 
-/// Has its server stop when it is asked for the first time.
+/// Stops its server on its first request.
 struct StopsAtOnce {
     engine: Arc<dyn Infer>,
     models: Mutex<Option<Models>>,
@@ -128,7 +128,7 @@ impl Infer for StopsAtOnce {
 
 #[test]
 fn a_server_stops_when_the_last_instance_is_answered() {
-    // Each of its instances asks several times, and so begins a request.
+    // Each instance makes several engine requests, and so begins a request.
     let entities =
         models::engine("pipeline-entities-wordpiece", OpenOptions::default(), EngineConfig::default());
     let engines: [Arc<dyn Infer>; 2] = [Arc::new(Fake::new(Health::Ready)), Arc::new(entities)];
@@ -140,7 +140,7 @@ fn a_server_stops_when_the_last_instance_is_answered() {
         let body = json!({ "instances": vec![json!({ "inputs": "a" }); 4] }).to_string();
         let request = Request::post("/vertex").header("content-type", "application/json");
         let request = request.body(Body::from(body)).unwrap();
-        // On one thread the first instance is asked before the others have begun.
+        // On one thread the first instance runs before the others have begun.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let response = routes.oneshot(request).await.unwrap();

@@ -1,4 +1,4 @@
-//! Models from the Hub, against a stand-in for it: what is fetched and how often, what is taken up again, what is said.
+//! Models from the Hub, against a stand-in for it: what is fetched and how often, what is resumed, and error messages.
 
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 
@@ -378,7 +378,7 @@ fn a_commit_of_which_another_tool_left_a_part_is_no_model_while_the_rest_is_out_
     assert!(matches!(rig.fetch(), Err(HubError::Unreachable { .. })));
 }
 
-/// Whoever has the lock may be stopped, or wait for a Hub that says nothing any more.
+/// The process with the lock may be suspended, or wait for a silent Hub.
 #[test]
 fn who_stands_still_is_waited_for_no_longer_than_the_hub() {
     let rig = Rig::new(model());

@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::json;
 
-/// A model on the Hub, and how requests for it fail.
+/// A model on the Hub, and the failures that its requests meet.
 #[derive(Default)]
 pub(crate) struct Model {
     pub(crate) commit: String,
@@ -31,7 +31,7 @@ pub(crate) struct Model {
     pub(crate) no_ranges: bool,
 }
 
-/// A request as it came.
+/// A request that was received.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Request {
     pub(crate) path: String,
@@ -61,14 +61,14 @@ impl Server {
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let (model, requests, address) = (Arc::clone(&model), Arc::clone(&requests), address.clone());
-                // Whoever leaves early is no failure of the server.
+                // A client that disconnects early is no failure of the server.
                 thread::spawn(move || drop(answer(stream, &model, &requests, &address)));
             }
         });
         server
     }
 
-    /// The requests since this was last asked.
+    /// The requests since the last call.
     pub(crate) fn requests(&self) -> Vec<Request> {
         std::mem::take(&mut self.requests.lock().unwrap())
     }

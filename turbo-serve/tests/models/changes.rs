@@ -26,7 +26,7 @@ fn states(models: &Models) -> Vec<State> {
     models.list().into_iter().map(|entry| entry.state).collect()
 }
 
-/// Looks at a future for the first time; it is not done.
+/// Polls a future for the first time, which does not resolve it.
 fn begin(future: std::pin::Pin<&mut impl Future>) {
     assert!(future.poll(&mut Context::from_waker(Waker::noop())).is_pending());
 }
@@ -160,7 +160,7 @@ fn an_order_to_unload_counts_for_what_is_being_loaded() {
 #[test]
 fn an_order_to_unload_counts_for_what_an_older_one_has_yet_to_load() {
     run(async {
-        // Who of the two hears first that a version is there is a matter of luck.
+        // Repeated, for it is random which of the two is first notified that a version is ready.
         for _ in 0..20 {
             let shelf = Shelf::new("a", &["1", "2"]);
             let models = Models::new(vec![shelf.declared(LoadWhen::Start)], None).unwrap();
@@ -256,7 +256,7 @@ fn on_demand_the_first_request_loads_and_all_wait() {
         assert_eq!((shelf.loads.load(SeqCst), states(&models)), (1, vec![State::OnDemand, State::Ready]));
         models.lease(Wanted::named("a/1")).await.unwrap();
         assert_eq!(find(&models, "a").unwrap(), "a/2");
-        // An unloaded model is not loaded by a request.
+        // A version that was unloaded explicitly is not loaded by a request.
         models.unload("a").await.unwrap();
         let gone = models.lease(Wanted::named("a")).await.map(|served| full_name(&served));
         assert_eq!(gone, Err(NotServed::Unloaded { name: "a/2".to_owned() }));
@@ -321,7 +321,7 @@ fn what_could_not_be_loaded_does_not_count_until_it_could() {
         };
         is_ill();
         assert_eq!(states(&models), [State::Unavailable { reason: "the file is too short".to_owned() }]);
-        // No request comes to a server that is not healthy: a health check has it tried again.
+        // No request is sent to an unhealthy server: the health check retries the load.
         shelf.hold("1");
         tokio::time::advance(Duration::from_secs(5)).await;
         is_ill();

@@ -56,18 +56,18 @@ struct Seen {
     most_inside: AtomicUsize,
     /// While set, no request is answered.
     closed: AtomicBool,
-    /// Requests for rankers, and which of them find no room.
+    /// Requests to rankers, and which of them are refused for want of slots.
     ranked: AtomicUsize,
     full: Mutex<Range<usize>>,
-    /// Room for so many inputs at a time, where that is set.
+    /// Slots for so many inputs, if set.
     room: OnceLock<Semaphore>,
     /// Set when a member was stopped.
     stopped: AtomicBool,
-    /// Requests by the room that holds their answers.
+    /// Requests by the [`AnswerRoom`] of their answers.
     held: Mutex<BTreeMap<String, usize>>,
 }
 
-/// Holds answers, whatever they are.
+/// Room for answers of any size.
 #[derive(Debug)]
 struct Holder;
 
@@ -475,7 +475,7 @@ fn a_request_is_refused_before_its_first_step_or_waits_for_room() {
         *world.seen.full.lock().unwrap() = 0..2;
         assert_eq!(world.ask(pairs("1", &["5"])).await.unwrap(), [[5.0]]);
         assert_eq!(world.seen.ranked.load(SeqCst), 3);
-        // A second query is part of a request whose first one is answered.
+        // A second query is part of a request that was accepted with its first one.
         let world = World::started(&[rerank("ranked", "ranker", TEXTS)], "ranked").await;
         *world.seen.full.lock().unwrap() = 1..3;
         let both = [pairs("1", &["5"]), pairs("2", &["5"])].concat();

@@ -1,5 +1,5 @@
-//! The registry of models, with engines that report calls after their end: finding, loading, unloading, counting, and
-//! all of it under traffic.
+//! The registry of models, with engines that detect requests after their end: look-up, loading, unloading, statistics,
+//! and all of it under load.
 
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 

@@ -15,7 +15,7 @@ use crate::fake::{Shelf, ask, run, started};
 const CLIENTS: usize = 12;
 const ROUNDS: usize = 60;
 
-/// Requests `name` until told to end: a request with a lease is answered. Counts answers and refusals.
+/// Leases `name` until told to end: with a lease a request is answered. Counts answers and refusals.
 async fn client(
     models: Models,
     name: &'static str,

@@ -1,4 +1,4 @@
-//! Models that come and go under traffic, on a server with real ones.
+//! Loading and unloading real models under load.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering::SeqCst},
@@ -73,7 +73,7 @@ fn no_request_fails_while_a_model_comes_and_goes() {
             for change in ["unload", "load"] {
                 let told = server.post(&format!("/v2/repository/models/comes/{change}"), &json!({}));
                 assert_eq!(told.0, 200, "{change}: {}", told.1);
-                // Everybody meets it as it is now.
+                // All clients see the model in its present state.
                 thread::sleep(std::time::Duration::from_millis(20));
             }
         }

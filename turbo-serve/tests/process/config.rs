@@ -60,7 +60,7 @@ fn start(folder: &TempDir, arguments: &[&str]) -> Server {
 #[test]
 fn a_file_is_a_server_of_its_models() {
     let folder = written(&two());
-    // What the command line says goes before the file.
+    // The command line takes precedence over the file.
     let server = start(&folder, &["--port=0"]);
     let (_, models) = server.get("/v1/models");
     let names: Vec<&str> =
@@ -252,7 +252,7 @@ fn variables_that_are_set_to_nothing_say_nothing() {
         assert_eq!(code, Some(0), "{output}");
         assert!(!output.contains("means nothing here"), "{output}");
     }
-    // But an empty key or an empty list of origins is a mistake: it would let all clients in.
+    // But an empty key would protect nothing, and an empty list of origins would allow all.
     for (variable, expected) in [
         ("API_KEY", "it is empty: give a key"),
         ("CORS_ALLOW_ORIGIN", "expected `*`, or scheme, host and port"),

@@ -13,7 +13,7 @@ fn only_file(folder: &std::path::Path) -> PathBuf {
     files.remove(0)
 }
 
-/// Starts a server with costs in `folder`, asks it something and stops it; the log.
+/// Starts a server with costs in `folder`, sends it a request and stops it; returns the log.
 fn served(folder: &str) -> String {
     let server = Server::start(&["--cost-cache", folder]);
     assert_eq!(server.post("/embed", &json!({ "inputs": "the cat" })).0, 200);
@@ -31,7 +31,8 @@ fn a_second_server_starts_from_what_the_first_has_measured() {
     let first = fs::read_to_string(only_file(&folder)).unwrap();
     let log = served(folder.to_str().unwrap());
     assert!(log.contains("costs of batches are those of the last run"), "{log}");
-    // What holds or not depends on how busy this machine is; both times the server has learnt, and kept it.
+    // Whether the measurements still hold depends on how busy the machine is; in both cases the server has kept what it
+    // learnt.
     assert!(log.contains("the kept costs hold") || log.contains("the kept costs do not hold"), "{log}");
     assert_ne!(fs::read_to_string(only_file(&folder)).unwrap(), first);
 }

@@ -1,4 +1,5 @@
-//! A disk that is full, at the start or from some moment on: what was to be kept is lost, and answers go on as before.
+//! A disk that is full, at the start or from some moment on: what was to be kept is lost, and requests are answered all
+//! the same.
 //!
 //! The system's limit on the length of files stands for the disk: with `SIGXFSZ` ignored, writing beyond it is an error
 //! as on a disk without room. The log is a pipe, and knows no such limit.
@@ -29,7 +30,7 @@ fn start(folder: &std::path::Path, blocks: u64) -> Server {
     Server::spawn(shell)
 }
 
-/// Requests so many new texts, and expects each answer.
+/// Sends 32 texts that no other round has, and expects every answer.
 fn ask(server: &Server, round: usize) {
     let words = ["the", "cat", "sat", "on", "mat", "dog", "and", "a"];
     let text = |number: usize| {
@@ -80,7 +81,7 @@ fn a_disk_that_becomes_full_costs_what_came_last() {
         assert!(round < 3000, "the disk was never full");
         ask(&server, round);
     }
-    // For all that is asked from now on, the same holds.
+    // The same holds for all later requests.
     (0..20).for_each(|more| ask(&server, round + 1 + more));
     let (code, log) = server.end(Signal::Terminate);
     assert_eq!(code, Some(0), "{log}");

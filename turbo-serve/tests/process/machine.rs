@@ -71,7 +71,7 @@ fn a_server_that_nobody_asks_uses_no_time() {
     for _ in 0..3 {
         assert_eq!(server.post("/embed", &json!({ "inputs": "the cat" })).0, 200);
     }
-    sleep(Duration::from_millis(300)); // whoever spins for more work has given up, and the connection is closed
+    sleep(Duration::from_millis(300)); // threads that spin for more work sleep by now, and the connection is closed
     let Some(before) = cpu_time(server.process()) else {
         assert!(!is_required(), "this system does not count the time of threads");
         eprintln!("SKIPPED: this system does not count the time of threads");

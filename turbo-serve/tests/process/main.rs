@@ -192,7 +192,7 @@ fn every_way_to_batch_gives_the_same_answers() {
 
 #[test]
 fn accepted_requests_are_answered_before_it_ends() {
-    // It waits a second for company, so the request is surely under way when the signal comes.
+    // It waits a second for other requests to share the batch, so this one is surely underway when the signal arrives.
     let server = Server::start(&["--dispatch=lazy", "--slo-ms=4000"]);
     let address = server.address().to_owned();
     let client = thread::spawn(move || server::post(&address, "/embed", &json!({ "inputs": "the cat" })));
@@ -204,13 +204,13 @@ fn accepted_requests_are_answered_before_it_ends() {
 
 #[test]
 fn told_twice_it_refuses_what_is_not_answered() {
-    // It waits a quarter of an hour for company.
+    // It waits a quarter of an hour for other requests to share the batch.
     let server = Server::start(&["--dispatch=lazy", "--slo-ms=3600000"]);
     let address = server.address().to_owned();
     let client = thread::spawn(move || server::post(&address, "/embed", &json!({ "inputs": "the cat" })));
     server.wait_for_metric("te_embed_count", 1);
     server.signal(Signal::Terminate);
-    // Two signals at once are one: the first is handled when the listener is closed.
+    // Two signals at once count as one: the first has been handled when connections are refused.
     let told = Instant::now();
     while TcpStream::connect(server.address()).is_ok() {
         assert!(told.elapsed() < PATIENCE, "it goes on listening");
@@ -229,7 +229,7 @@ fn told_twice_it_refuses_what_is_not_answered() {
 
 #[test]
 fn what_is_not_answered_within_the_grace_is_refused() {
-    // It waits a quarter of an hour for company.
+    // It waits a quarter of an hour for other requests to share the batch.
     let server = Server::start(&["--dispatch=lazy", "--slo-ms=3600000", "--shutdown-grace-ms=500"]);
     let address = server.address().to_owned();
     let client = thread::spawn(move || server::post(&address, "/embed", &json!({ "inputs": "the cat" })));
@@ -277,7 +277,7 @@ fn what_cannot_work_is_told_before_the_model_is_loaded() {
         run(&[&arguments, more].concat())
     };
     assert_fails(serve(&["--port", &port]), &["cannot listen on 127.0.0.1", &port]);
-    // a GPU that no machine has; why not depends on the machine and on the features of the build
+    // a GPU that no machine has; the reason given depends on the machine and on the features of the build
     assert_fails(serve(&["--port=0", "--device=cuda:4000000"]), &["--device cuda:4000000: "]);
     assert_fails(
         serve(&["--port=0", "--max-batch-tokens=47", "--auto-truncate=false"]),

@@ -1,4 +1,4 @@
-//! `--cache-url`: servers that have one Redis share answers, and none needs it.
+//! `--cache-url`: servers with one Redis share answers, and none depends on it.
 //!
 //! It is a real one, which each test starts for itself. Where there is no `redis-server` the tests say so and pass, unless
 //! `TURBO_REQUIRE_REDIS=1`.
@@ -53,7 +53,7 @@ impl Redis {
         url(&self.dir)
     }
 
-    /// Who looks into it.
+    /// A client of it.
     fn connect(&self) -> Connection {
         Client::open(self.url()).unwrap().get_connection().unwrap()
     }
@@ -69,7 +69,7 @@ impl Redis {
         names
     }
 
-    /// Makes it so slow that it answers nothing, or lets it go on.
+    /// Suspends it, so that it answers nothing, or resumes it.
     fn signal(&self, name: &str) {
         let kill = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.process.id())]).status();
         assert!(kill.unwrap().success());
@@ -100,7 +100,7 @@ fn start(url: &str, arguments: &[&str]) -> Server {
     Server::start(&[&["--cache-url", url], arguments].concat())
 }
 
-/// What is said of texts of these numbers, each asked alone.
+/// The answers to texts of these numbers, each in a request of its own.
 fn embed(server: &Server, texts: std::ops::Range<usize>) -> Vec<Value> {
     let one = |n| {
         let (status, rows) = server.post("/embed", &json!({ "inputs": format!("cat {n}") }));

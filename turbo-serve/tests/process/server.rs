@@ -32,7 +32,7 @@ pub(crate) fn tiny_model() -> PathBuf {
     data().join("tiny-sentence")
 }
 
-/// The program without the variables of the user's environment: each of them is an argument.
+/// The program without the variables of the tests' environment: each of them is an argument.
 pub(crate) fn turbo() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_turbo"));
     // the same on machines with a GPU

@@ -1,4 +1,4 @@
-//! A collector of OpenTelemetry is sent a span for each request.
+//! A span for each request is exported to an OpenTelemetry collector.
 
 use std::{collections::BTreeMap, sync::mpsc, thread};
 
@@ -21,7 +21,7 @@ use crate::{
     server::{Server, Signal, run, tiny_model},
 };
 
-/// Keeps what it is sent.
+/// A collector that keeps what it receives.
 struct Collector {
     address: String,
     received: mpsc::Receiver<ExportTraceServiceRequest>,
@@ -61,7 +61,7 @@ impl Collector {
         Self { address, received, _stop: stop }
     }
 
-    /// All spans that `server` sends until its end, and the service that sends them.
+    /// All spans that `server` sends until its end, and the service's name.
     fn spans_until_the_end_of(self, server: Server) -> (Vec<Span>, Vec<KeyValue>) {
         let (code, output) = server.end(Signal::Terminate);
         assert_eq!(code, Some(0), "{output}");
@@ -129,7 +129,7 @@ fn a_span_tells_what_a_request_took_and_whose_it_is() {
     assert!(!told.contains_key("tokens"), "{told:?}");
 }
 
-/// Anybody may ask for any path, and a collector tells requests apart by their names.
+/// Clients may request any path, and a collector groups spans by their names.
 #[test]
 fn a_span_is_named_after_its_route() {
     let collector = Collector::start();
@@ -173,7 +173,7 @@ fn a_span_tells_that_its_request_failed() {
 
 #[test]
 fn without_a_collector_requests_are_answered_all_the_same() {
-    // nothing listens there
+    // no collector listens there
     let server = Server::start(&["--otlp-endpoint=http://127.0.0.1:1"]);
     assert_eq!(server.post("/embed", &json!({ "inputs": "the cat" })).0, 200);
     let (code, output) = server.end(Signal::Terminate);

@@ -1,4 +1,4 @@
-//! Whoever has started text-embeddings-inference starts turbo with the same flags and variables.
+//! The flags and variables of text-embeddings-inference start turbo, too.
 
 use serde_json::{Value, json};
 

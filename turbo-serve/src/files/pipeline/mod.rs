@@ -5,11 +5,11 @@
 //!                 in turn                 in turn                             whole windows, in order
 //! ```
 //!
-//! Chunks go round the tokenizer threads in turn and come back in turn, so order costs nothing and a slow chunk holds
-//! back the others: what is under way is bounded. Every queue is bounded too, so faster stages wait.
+//! Chunks go to the tokenizer threads in turn and are received in turn, which keeps their order without sorting; a slow
+//! chunk holds back the others. Every queue is bounded, so faster stages wait.
 //!
-//! The end of the input is said and not concluded from a thread that is gone: one that panicked is gone too, and half
-//! an output would be declared whole.
+//! The end of the input is an explicit message and not concluded from a closed channel: a thread that panicked closes
+//! its channel, too, and half an output would pass for complete.
 
 mod window;
 
@@ -32,8 +32,8 @@ use super::{
 };
 use window::Window;
 
-/// What is made of each row: what the model is given, and what becomes of what it gives. The same row must always give
-/// the same answer.
+/// How each row becomes inputs of the model, and the model's outputs an answer. The same row must always give the same
+/// answer.
 pub trait Job: Send + Sync + 'static {
     /// What is needed of a row until its answer is there.
     type Kept: Send + 'static;
@@ -51,35 +51,35 @@ pub trait Job: Send + Sync + 'static {
     fn answer(&self, kept: Self::Kept, outputs: Vec<Vec<f32>>) -> Result<Answer, String>;
 }
 
-/// A row that is ready for the model.
+/// A tokenized row.
 pub struct Prepared<K> {
     /// The inputs of the model: one, or as many as the row has documents.
     pub inputs: Vec<Encoded>,
-    /// What is needed to make an answer of what the model gives.
+    /// What [`Job::answer`] needs beside the model's outputs.
     pub kept: K,
 }
 
-/// What computes.
+/// The model.
 pub trait Compute {
-    /// What the model gives for each input of a batch, in their order.
+    /// The model's output for each input of a batch, in their order.
     ///
     /// # Errors
     /// What the model failed with; it is not asked again.
     fn run(&mut self, batch: &[&Encoded]) -> Result<Vec<Vec<f32>>, String>;
 }
 
-/// How much there is of everything.
+/// Sizes of batches and windows, and the number of threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// Most tokens of a batch; an input that has more is a batch of its own.
     pub batch_tokens: usize,
     /// Tokens that are sorted by length at a time.
     pub window_tokens: usize,
-    /// Threads that make tokens.
+    /// Threads that tokenize.
     pub tokenizer_threads: usize,
 }
 
-/// Receives progress; called on the writer thread.
+/// Reports progress; called on the writer thread.
 pub trait Watch: Send + 'static {
     /// So many rows were written; the last reached to `end` in the input.
     fn written(&mut self, rows: u64, end: u64);
@@ -110,10 +110,10 @@ pub struct Summary {
 /// Most rows of a window, however short they are.
 const WINDOW_ROWS: usize = 4096;
 
-/// Rows that travel together.
+/// Most rows of a chunk.
 const CHUNK_ROWS: usize = 64;
 
-/// Bytes of text that travel together, unless one row has more.
+/// Most bytes of text in a chunk, unless one row has more.
 const CHUNK_BYTES: usize = 1 << 18;
 
 /// Answers every row of `rows` that `output` does not have yet, until done or until `stop` is true.
@@ -142,7 +142,7 @@ pub fn run<J: Job>(
         Ending::Finished => output.finish(),
         Ending::Interrupted => output.interrupt(),
     };
-    // What could not be written is why the rest was not computed, so it is said first.
+    // A failed write is what ended the computation, so its error is returned first.
     written?;
     computed?;
     closed?;
@@ -158,25 +158,25 @@ struct Item<K> {
 
 type Chunk<T> = Result<Vec<T>, FileError>;
 
-/// What goes through a lane.
+/// A message from a tokenizer thread.
 enum Passed<T> {
     Chunk(Chunk<T>),
     /// There are no more.
     End,
 }
 
-/// Where the chunks of rows come out again, in turn.
+/// Receives chunks from the tokenizer threads, in turn.
 struct Chunks<K> {
     lanes: Vec<Receiver<Passed<Item<K>>>>,
     turn: usize,
 }
 
-/// What a lane has to give.
+/// What the next lane yields.
 enum Turn<T> {
     Chunk(Chunk<T>),
     /// There are no more.
     End,
-    /// Nothing came before it was told to stop.
+    /// It was told to stop while waiting.
     Stopped,
 }
 
@@ -184,8 +184,8 @@ enum Turn<T> {
 const GLANCE: Duration = Duration::from_millis(50);
 
 impl<K> Chunks<K> {
-    /// The next chunk. The lane whose turn it is says the end, where the next chunk would have been; one that is gone
-    /// without a word has panicked, or the reader has.
+    /// The next chunk. The end arrives in the lane whose turn it is, in place of a chunk; a lane that closes without it
+    /// has panicked, or the reader has.
     fn next(&mut self, stop: &AtomicBool) -> Turn<Item<K>> {
         loop {
             match self.lanes[self.turn].recv_timeout(GLANCE) {
@@ -202,8 +202,8 @@ impl<K> Chunks<K> {
     }
 }
 
-/// Starts the reader and the tokenizer threads. They end when the input does, or when their chunks are no longer taken;
-/// they are not joined, since the reader may wait for input that never comes.
+/// Starts the reader and the tokenizer threads. They end when the input does, or when their chunks are no longer
+/// received. They are not joined, since the reader may wait for input that never arrives.
 fn tokenizers<J: Job>(
     rows: impl Iterator<Item = Result<Row, FileError>> + Send + 'static,
     skip: u64,
@@ -246,7 +246,7 @@ fn prepare<J: Job>(job: &J, Row { number, end, cells }: Row) -> Item<J::Kept> {
     Item { number, end, row: cells.and_then(|cells| job.prepare(cells)) }
 }
 
-/// Rows in chunks, without the first `skip`. An error stands alone, behind the rows before it.
+/// Rows in chunks, without the first `skip`. An error is a chunk of its own, after the rows before it.
 fn chunks_of(
     rows: impl Iterator<Item = Result<Row, FileError>>,
     skip: u64,
@@ -295,7 +295,7 @@ fn compute_all<K>(
         let chunk = match chunks.next(stop) {
             Turn::Chunk(Ok(chunk)) => chunk,
             Turn::Chunk(Err(error)) => {
-                // What was read before it is answered.
+                // Rows that were read before the error are answered.
                 hand_on(&mut window, compute, sizes, windows, stop)?;
                 return Err(error);
             }
@@ -317,7 +317,8 @@ fn compute_all<K>(
     }
 }
 
-/// Computes what is in the window. Whoever does not take it has failed, and says so itself.
+/// Computes the window and sends it to the writer. If that does not receive it, it has failed and reports the error
+/// itself.
 fn hand_on<K>(
     window: &mut Window<K>,
     compute: &mut dyn Compute,

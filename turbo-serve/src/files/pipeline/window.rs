@@ -1,4 +1,4 @@
-//! Rows that are computed together: sorted by length into batches, given back in their order.
+//! Rows that are computed together: sorted by length into batches, returned in their order.
 
 use turbo_models::Encoded;
 
@@ -31,7 +31,7 @@ impl<K> Window<K> {
         self.items.len()
     }
 
-    /// Computes all rows and empties the window; `None` when `go_on` said no between two batches.
+    /// Computes all rows and empties the window; `None` when `go_on` returned `false` between two batches.
     pub(super) fn compute(
         &mut self,
         compute: &mut dyn Compute,
@@ -64,8 +64,8 @@ impl<K> Window<K> {
     }
 }
 
-/// Cuts inputs into batches of at most `most` tokens, the longest first: those of a batch are of similar length, and
-/// the batches at the end, whose company is short, are the smallest. Each batch is a list of places in `lens`.
+/// Cuts inputs into batches of at most `most` tokens, the longest first, so that inputs of a batch are of similar
+/// length. Each batch is a list of places in `lens`.
 fn batches(lens: &[usize], most: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lens.len()).collect();
     order.sort_by_key(|&at| std::cmp::Reverse(lens[at]));

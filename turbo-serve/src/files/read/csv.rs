@@ -7,7 +7,7 @@ use ::csv::{ByteRecord, Reader, ReaderBuilder, StringRecord};
 use super::{Cell, Row, positions};
 use crate::files::{FileError, MAX_ROW_BYTES, Quotes};
 
-/// Records behind a line of names.
+/// Records after a line of names.
 pub(super) struct Records<R> {
     file: String,
     reader: Reader<Bounded<R>>,
@@ -87,7 +87,7 @@ impl<R: BufRead> Iterator for Records<R> {
     }
 }
 
-/// What a record that begins in `line` and ends only with the file is taken for.
+/// The error for a record that begins in `line` and ends in an open value at the file's end.
 fn open_quote(file: &str, line: u64) -> FileError {
     let why = "a record that begins here ends in the middle of a value: is a quote not closed?";
     FileError::Broken { file: format!("{file}:{line}"), why: why.to_owned() }
@@ -101,27 +101,27 @@ fn broken(file: &str, line: u64, error: ::csv::Error) -> FileError {
     }
 }
 
-/// What may be read for one record: the reader takes a buffer more than it needs.
+/// Most bytes read for one record: the reader may take a buffer more than it needs.
 const ALLOWED: usize = MAX_ROW_BYTES + (1 << 16);
 
-/// An input that ends in an error where one record would never end, as behind a quote that is not closed.
+/// An input that fails when one record is too long, as after a quote that is never closed.
 struct Bounded<R> {
     input: R,
     left: usize,
     end: End,
 }
 
-/// How much of the end of an input was told.
+/// How much of the end of an input the reader has been given.
 ///
-/// A line end is put behind every input. It ends the last record, or is an empty line; only in a value whose quote is
-/// open it is text, and the reader asks for more in the middle of a record. So the rules of quotes are the reader's
-/// alone.
+/// A line end is appended to every input. It ends the last record, or is an empty line. Only in a value with an open
+/// quote is it text, and the reader reads on in the middle of a record. So only the reader has to know the rules of
+/// quotes.
 #[derive(PartialEq)]
 enum End {
     Ahead,
     /// The line end was given.
     Marked,
-    /// It was not enough.
+    /// The reader has read on after it.
     Passed,
 }
 
@@ -157,7 +157,7 @@ mod tests {
         Ok(Records::open("f.csv".into(), input, b',', Quotes::Around, &columns)?.collect())
     }
 
-    /// As in tables of tabs without quotes.
+    /// As in tab-separated files without quoting.
     #[test]
     fn a_quote_may_be_a_character_as_any_other() {
         let input = "id\ttext\n1\t\"so it begins\n2\tand ends\" here\n3\t\"x\"\n".as_bytes();

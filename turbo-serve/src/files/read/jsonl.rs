@@ -18,7 +18,7 @@ pub(super) struct Objects<R> {
 /// Whether the columns were seen.
 #[derive(PartialEq)]
 enum Progress {
-    /// No object yet. When the first has not the wanted columns, then the wrong ones are wanted.
+    /// No object yet. If the first one lacks a wanted column, the request names the wrong columns, and reading fails.
     First,
     Later,
     Failed,
@@ -95,7 +95,7 @@ fn object(line: &str) -> Result<Map<String, Value>, String> {
     match serde_json::from_str(line) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(other) => Err(format!("{}, expected an object", kind(&other))),
-        // It is always line 1 of what the parser was given.
+        // The parser is given one line, and calls it line 1.
         Err(error) => {
             Err(format!("not JSON: {}", error.to_string().replace("at line 1 column", "at column")))
         }

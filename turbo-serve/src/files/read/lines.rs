@@ -20,10 +20,10 @@ impl<R: BufRead> Lines<R> {
         Self { input, number: 0, end: 0, line: Vec::new() }
     }
 
-    /// The next line without its end, or what is wrong with it; `None` behind the last.
+    /// The next line without its end, or what is wrong with it; `None` after the last.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the input.
     pub(super) fn next(&mut self) -> io::Result<Option<Result<&str, String>>> {
         self.line.clear();
         let limit = MAX_ROW_BYTES as u64 + 1;
@@ -48,7 +48,7 @@ impl<R: BufRead> Lines<R> {
                 self.line[error.valid_up_to()]
             )
         });
-        // The mark that some systems put at the beginning of a file is no part of its text.
+        // A byte order mark at the beginning of a file is no part of its text.
         let is_first = self.number == 1;
         Ok(Some(line.map(|line| if is_first { line.trim_start_matches('\u{feff}') } else { line })))
     }

@@ -1,8 +1,8 @@
 //! Files as rows of cells.
 //!
 //! In: a file, its format, and the names of the columns that are wanted. Out: for each row its number and either a cell
-//! for every wanted column, in the order they were named, or one line on what is wrong with the row. A row that is
-//! wrong does not stop the reading; a file that is not what it should be does.
+//! for every wanted column, in the order they were named, or one line on what is wrong with the row. A bad row does not
+//! end the reading; a file that is not of its format does.
 
 mod csv;
 mod jsonl;
@@ -39,12 +39,11 @@ pub enum Cell {
 
 /// An open file. Its iterator ends after the first error.
 pub struct Rows {
-    /// What messages call the file.
+    /// The file's name in messages.
     pub name: String,
     /// Size of the file, in bytes or rows, where it is known.
     pub total: Option<u64>,
-    /// What the system said of the file when it was opened, whatever has its name since; `None` of what is no regular
-    /// file.
+    /// The metadata of the file that was opened, which may since have been replaced; `None` if it is no regular file.
     pub file: Option<Metadata>,
     rows: Box<dyn Iterator<Item = Result<Row, FileError>> + Send>,
 }
@@ -98,7 +97,7 @@ impl Rows {
             InputFormat::Lines => Box::new(lines::Texts::new(name.clone(), input)),
             InputFormat::Jsonl => {
                 let mut objects = jsonl::Objects::new(name.clone(), input, columns);
-                // A wrong column is told now, and not when the output has been begun.
+                // A wrong column is reported now, and not after the output was begun.
                 let first = objects.next().transpose()?;
                 Box::new(first.map(Ok).into_iter().chain(objects))
             }
@@ -134,7 +133,7 @@ fn parquet_rows(name: String, _: File, _: &[String]) -> Result<Rows, FileError> 
     Err(FileError::Unfit { file: name, format: "Parquet", why })
 }
 
-/// Where each of `columns` stands among the names `available`.
+/// The position of each of `columns` among the names `available`.
 fn positions(file: &str, columns: &[String], available: &[String]) -> Result<Vec<usize>, FileError> {
     let find = |column: &String| {
         let missing = || FileError::Column {

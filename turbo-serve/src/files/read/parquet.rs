@@ -66,7 +66,7 @@ impl Iterator for Records {
     }
 }
 
-/// Calls the library, which panics at some of what is not sound.
+/// Calls the library, which panics on some corrupt files.
 fn guarded<T>(place: &str, call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, FileError> {
     let broken = |why| FileError::Broken { file: place.to_owned(), why };
     match catch_unwind(AssertUnwindSafe(call)) {
@@ -76,7 +76,7 @@ fn guarded<T>(place: &str, call: impl FnOnce() -> Result<T, ParquetError>) -> Re
     }
 }
 
-/// Whether this build can read how the wanted columns are compressed.
+/// Checks that this build supports the compression of the wanted columns.
 fn check_codecs(file: &str, metadata: &ParquetMetaData, columns: &[String]) -> Result<(), FileError> {
     use Compression::{GZIP, LZ4, LZ4_RAW, SNAPPY, UNCOMPRESSED};
     let chunks = metadata.row_groups().iter().flat_map(|group| group.columns());
@@ -92,7 +92,7 @@ fn check_codecs(file: &str, metadata: &ParquetMetaData, columns: &[String]) -> R
     Ok(())
 }
 
-/// The schema with the requested columns alone.
+/// The schema with only the wanted columns.
 fn projection(file: &str, schema: &Type, columns: &[String]) -> Result<Type, FileError> {
     let fields = schema.get_fields();
     let names: Vec<String> = fields.iter().map(|field| field.name().to_owned()).collect();
@@ -110,7 +110,7 @@ fn projection(file: &str, schema: &Type, columns: &[String]) -> Result<Type, Fil
     projection.map_err(|error| FileError::Broken { file: file.to_owned(), why: error.to_string() })
 }
 
-/// Whether a column is made of texts alone: one each row, or a list.
+/// Whether a column holds texts: one per row, or a list.
 fn holds_texts(field: &Type) -> bool {
     match field {
         Type::PrimitiveType { physical_type, .. } => *physical_type == PhysicalType::BYTE_ARRAY,

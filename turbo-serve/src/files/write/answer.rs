@@ -10,7 +10,7 @@ pub enum Answer {
     Embedding(Vec<f32>),
     /// Labels of the whole text, the likeliest first.
     Labels(Vec<Class>),
-    /// Stretches of the text that have a label, in order.
+    /// Labelled spans of the text, in order.
     Entities(Vec<Entity>),
     /// The documents of the row, the best first.
     Ranking(Vec<Ranked>),
@@ -34,18 +34,18 @@ pub struct Class {
     pub score: f32,
 }
 
-/// A stretch of a text with a label.
+/// A labelled span of a text.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Entity {
     /// The label.
     pub entity: String,
     /// How sure the model is.
     pub score: f32,
-    /// What stands there.
+    /// The text of the span.
     pub word: String,
     /// First character, from 0.
     pub start: usize,
-    /// Behind the last character.
+    /// One past the last character.
     pub end: usize,
 }
 
@@ -61,7 +61,7 @@ pub struct Ranked {
     pub text: Option<String>,
 }
 
-/// What every answer of a file is.
+/// The kind of all answers of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// [`Answer::Embedding`] of so many values.

@@ -1,10 +1,10 @@
-//! The best rows alone, the best first.
+//! Writing only the best rows, best first.
 
 use std::{cmp::Ordering, collections::BinaryHeap, io};
 
 use super::{Answer, Sink};
 
-/// `sink`, or one that gives it the `best` rows when all are known.
+/// `sink`, or a sink that writes the `best` rows to it at the end.
 pub(super) fn only(best: Option<usize>, sink: Box<dyn Sink>) -> Box<dyn Sink> {
     match best {
         Some(most) => Box::new(Best { most, kept: BinaryHeap::new(), sink }),
@@ -50,7 +50,7 @@ impl PartialEq for Scored {
 impl Eq for Scored {}
 
 impl Sink for Best {
-    /// Keeps the answer if it is among the best so far. What has no score is not among them.
+    /// Keeps the answer if it is among the best so far. Rows without a score are dropped.
     fn write(&mut self, index: u64, answer: Result<&Answer, &str>) -> io::Result<()> {
         if let Ok(answer @ Answer::Score { score, .. }) = answer {
             self.kept.push(Scored { score: *score, index, answer: answer.clone() });

@@ -21,7 +21,7 @@ enum Stream {
     Standard(BufWriter<io::Stdout>),
 }
 
-/// What stands in the place of an answer.
+/// What is written in place of an answer.
 #[derive(Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Missing<'a> {
@@ -34,7 +34,7 @@ impl Jsonl {
     }
 }
 
-/// Begins the file anew, or behind the last whole line that was written here.
+/// Begins the file anew, or after the last complete line of an earlier run.
 pub(super) fn begin(path: &Path, resume: bool) -> Result<Begun, FileError> {
     let name = path.display().to_string();
     let io = FileError::io(&name);
@@ -51,7 +51,7 @@ pub(super) fn begin(path: &Path, resume: bool) -> Result<Begun, FileError> {
     Ok(Begun { sink: Box::new(Jsonl { to, line: Vec::new() }), rows, bad_rows })
 }
 
-/// The lines from the beginning that are whole and count upwards from 0.
+/// The complete lines from the beginning whose indices count up from 0.
 #[derive(Debug, Default, PartialEq)]
 struct Whole {
     rows: u64,
@@ -76,7 +76,7 @@ fn whole_lines(input: &mut impl BufRead) -> io::Result<Whole> {
     }
 }
 
-/// Whether nothing is there but the beginning of a first line.
+/// Whether the file has nothing but an incomplete first line.
 fn is_torn_first_line(file: &mut File) -> io::Result<bool> {
     file.rewind()?;
     let mut line = Vec::new();
@@ -95,7 +95,7 @@ impl Sink for Jsonl {
     fn write(&mut self, index: u64, answer: Result<&Answer, &str>) -> io::Result<()> {
         self.line.clear();
         self.line.extend_from_slice(head(index).as_bytes());
-        // An object follows, whose brace gives way to the comma.
+        // The answer's object is appended, and its opening brace overwritten with the comma.
         let comma = self.line.len() - 1;
         self.line.truncate(comma);
         match answer {

@@ -1,8 +1,8 @@
-//! Answers into files that are fit to be continued at any moment.
+//! Writing answers to files that can be continued after any interruption.
 //!
 //! In: an answer per row of the input, in order, or what was wrong with the row. Out: a file with exactly one row for
-//! each. While it is not finished a small file stands beside it, `NAME.unfinished`, that says what it was begun with;
-//! how far it has come is what the file itself holds. Whole rows are on the disk every few seconds.
+//! each. While it is incomplete, a small file beside it, `NAME.unfinished`, records what it is made from; its progress
+//! is what the file itself holds. Complete rows are synced to the disk every few seconds.
 
 mod answer;
 mod best;
@@ -25,7 +25,7 @@ use unfinished::{Mark, Unfinished, folder_of};
 pub use answer::{Answer, Class, Entity, Kind, Ranked};
 pub use unfinished::Job;
 
-/// How long what was written may stay in memory only.
+/// Time between syncs to the disk.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
 
 /// Where answers go.
@@ -36,26 +36,26 @@ pub struct Target<'a> {
     pub format: OutputFormat,
     /// What every answer is.
     pub kind: Kind,
-    /// What it is made from: a run that continues it must make it from the same.
+    /// What it is made from: it can be continued only from the same.
     pub job: &'a Job,
-    /// What becomes of a file that is there already.
+    /// What happens to an existing file.
     pub existing: Existing,
-    /// Of scores, so many of the best alone are written, the best first, when all are known.
+    /// For scores: only so many of the best are written, best first, at the end.
     pub best: Option<usize>,
 }
 
-/// What becomes of an output that is there already.
+/// What happens to an existing output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
     /// It stays, and nothing is done.
     Keep,
     /// It is replaced.
     Replace,
-    /// It is continued; where it is not there, it is begun.
+    /// It is continued, or begun if there is none.
     Continue,
 }
 
-/// What opening a [`Target`] gives.
+/// The result of opening a [`Target`].
 pub enum Opened {
     /// Answers can be written.
     Ready(Output),
@@ -77,13 +77,13 @@ pub struct Output {
 trait Sink: Send {
     /// Writes the answer of row `index`, or what was wrong with the row.
     fn write(&mut self, index: u64, answer: Result<&Answer, &str>) -> io::Result<()>;
-    /// Makes what was written last even when the machine does not.
+    /// Makes what was written durable.
     fn sync(&mut self) -> io::Result<()>;
-    /// Writes what was held back; nothing comes after.
+    /// Writes what is buffered; the last call.
     fn close(&mut self) -> io::Result<()>;
 }
 
-/// A sink, the rows that it has already, and those of them without an answer.
+/// A sink, the number of rows that it has already, and of those without an answer.
 struct Begun {
     sink: Box<dyn Sink>,
     rows: u64,
@@ -91,12 +91,12 @@ struct Begun {
 }
 
 impl Output {
-    /// Refuses what [`Self::open`] would refuse for what is at its place already, while nothing is known of the
-    /// answers; `best` as in a [`Target`].
+    /// Refuses an existing output that [`Self::open`] would refuse, before the kind of answers is known; `best` as in a
+    /// [`Target`].
     ///
     /// # Errors
-    /// [`FileError::Exists`], [`FileError::Unfinished`], [`FileError::Busy`]; [`FileError::Broken`] where no such
-    /// output can be.
+    /// [`FileError::Exists`], [`FileError::Unfinished`], [`FileError::Busy`]; [`FileError::Broken`] where such an
+    /// output is not possible.
     pub fn check(
         file: &str,
         format: OutputFormat,
@@ -110,8 +110,8 @@ impl Output {
     ///
     /// # Errors
     /// [`FileError::Exists`], [`FileError::Unfinished`], [`FileError::Busy`], [`FileError::Differs`];
-    /// [`FileError::Unfit`] where the format cannot hold the answers; [`FileError::Broken`] where what is to be
-    /// continued was not made here.
+    /// [`FileError::Unfit`] where the format cannot hold the answers; [`FileError::Broken`] where the output to be
+    /// continued was not written by turbo.
     pub fn open(target: &Target<'_>) -> Result<Opened, FileError> {
         let file = target.file.to_owned();
         let unfit = |why: &str| {
@@ -149,13 +149,13 @@ impl Output {
         let replaces = there && !resume;
         let job = target.job.clone();
         let sizes_before = sizes(Path::new(&file));
-        // Before the file: a file without it beside is a complete one.
+        // Before the output: an output without the small file counts as complete.
         let new_mark = if replaces { Mark::Replacing(job) } else { Mark::Job(job) };
         let mut unfinished = Unfinished::begin(&file, &new_mark)?;
         let begun = match begin(target, resume) {
             Ok(begun) => begun,
             Err(error) => {
-                // Where what stands there is what it was, it is as complete as it was.
+                // If nothing of the earlier output was removed, it is as complete as before.
                 if mark.is_none() && sizes(Path::new(&file)) == sizes_before {
                     unfinished.remove()?;
                 }
@@ -173,7 +173,7 @@ impl Output {
         Self { file, sink, unfinished, rows, bad_rows, synced: Instant::now() }
     }
 
-    /// Rows that it holds: the next answer is that of this row, counted from 0.
+    /// Rows that it holds, which is the index of the next answer's row.
     pub fn rows(&self) -> u64 {
         self.rows
     }
@@ -198,7 +198,7 @@ impl Output {
         Ok(())
     }
 
-    /// Nothing more will come.
+    /// Completes the output.
     ///
     /// # Errors
     /// [`FileError::Io`].
@@ -207,7 +207,7 @@ impl Output {
         self.unfinished.map_or(Ok(()), Unfinished::remove)
     }
 
-    /// Leaves it as it is: sound, and to be continued some other time.
+    /// Closes the output incomplete, so that it can be continued later.
     ///
     /// # Errors
     /// [`FileError::Io`].
@@ -216,7 +216,7 @@ impl Output {
     }
 }
 
-/// Whether an output is there already, and what is said of it if it is not complete.
+/// Whether an output exists, and its mark if it is not complete.
 ///
 /// # Errors
 /// As [`Output::check`].
@@ -235,7 +235,7 @@ fn before(
         (Existing::Keep, Some(_)) if there => {
             let flags = match best {
                 None => "--resume to go on with it, or --overwrite to begin anew",
-                // The best of all are known at the end.
+                // The best rows are known only at the end, so such an output cannot be continued.
                 Some(_) => "--overwrite to begin anew",
             };
             Err(FileError::Unfinished { file: file.to_owned(), flags })
@@ -244,7 +244,7 @@ fn before(
     }
 }
 
-/// Whether an output of that format can be at `path`, before anything is written there.
+/// Checks that an output of that format is possible at `path`, before anything is written.
 fn check_place(path: &Path, format: OutputFormat) -> Result<(), &'static str> {
     if !folder_of(path).is_dir() {
         return Err("the folder that it is to be in is not there");
@@ -263,7 +263,7 @@ fn check_place(path: &Path, format: OutputFormat) -> Result<(), &'static str> {
     }
 }
 
-/// The file of an output, or those in its folder, and their sizes: what any removing changes.
+/// The file of an output, or those in its folder, with their sizes, to detect whether anything was removed.
 fn sizes(output: &Path) -> BTreeMap<PathBuf, u64> {
     let files: Vec<PathBuf> = match fs::read_dir(output) {
         Ok(entries) => entries.filter_map(|entry| Some(entry.ok()?.path())).collect(),
@@ -273,7 +273,7 @@ fn sizes(output: &Path) -> BTreeMap<PathBuf, u64> {
     files.into_iter().filter_map(size).collect()
 }
 
-/// Begins an output anew, or finds what to go on behind. What it removes is gone from the disk when it returns.
+/// Begins an output anew, or finds where to continue. What it removes is gone from the disk when it returns.
 fn begin(target: &Target<'_>, resume: bool) -> Result<Begun, FileError> {
     let path = Path::new(target.file);
     match (target.format, &target.kind) {
@@ -294,7 +294,7 @@ fn begin(target: &Target<'_>, resume: bool) -> Result<Begun, FileError> {
 mod tests {
     use super::*;
 
-    /// Those of a whole part of Parquet, which goes on behind whole parts alone.
+    /// Rows of a complete Parquet part: only complete parts are continued.
     const ROWS: u64 = 10_000;
 
     fn formats() -> impl Iterator<Item = (&'static str, OutputFormat)> {
@@ -335,7 +335,7 @@ mod tests {
         output
     }
 
-    /// As where a run with `--overwrite` is killed right behind the first that it writes.
+    /// As if a run with `--overwrite` was killed right after it wrote the small file.
     #[test]
     fn rows_of_what_is_replaced_are_not_taken_over() {
         let folder = tempfile::tempdir().unwrap();
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!(left.filter(|path| path.extension().is_some_and(|end| end == "tmp")).count(), 0);
     }
 
-    /// Here a part is a folder, which cannot be removed as a file is.
+    /// One part is a folder, so removing it as a file fails.
     #[cfg(feature = "parquet")]
     #[test]
     fn what_is_removed_in_part_is_not_complete() {
@@ -381,7 +381,7 @@ mod tests {
             fs::write(file.join(format!("part-{part:05}.parquet")), "").unwrap();
         }
         assert!(!replaces());
-        // They come in any order, so the one that stays may be the first.
+        // The folder lists them in any order, so the one that stays may be the first.
         assert_eq!(unfinished.exists(), fs::read_dir(&file).unwrap().count() < 20);
     }
 }

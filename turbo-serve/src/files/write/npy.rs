@@ -1,9 +1,9 @@
-//! One array of numpy: `[rows, dimensions]`, little-endian f32. A row without an answer is NaN in every place: rows
-//! keep their numbers, and no such row can be taken for an answer, as one of zeros could.
+//! One array of numpy: `[rows, dimensions]`, little-endian f32. A row without an answer is all NaN: rows keep their
+//! indices, and it cannot be mistaken for an answer, as one of zeros could.
 //!
-//! The header has a fixed size and is written again at each sync, after the rows that it speaks of: what it says is
-//! there. The crates for the format write an array at once or at its end only, so these lines are ours.
-//! Source: numpy's `numpy.lib.format`, version 1.0.
+//! The header has a fixed size and is rewritten at each sync, after the rows that it counts, so those are always there.
+//! The crates for the format write an array at once, or its header only at the end. Source: numpy's `numpy.lib.format`,
+//! version 1.0.
 
 use std::{
     fs::{File, OpenOptions},
@@ -26,7 +26,7 @@ struct Npy {
     row: Vec<u8>,
 }
 
-/// Begins the file anew, or behind the rows that its header speaks of.
+/// Begins the file anew, or after the rows that its header counts.
 pub(super) fn begin(path: &Path, dimensions: usize, resume: bool) -> Result<Begun, FileError> {
     let name = path.display().to_string();
     let io = FileError::io(&name);
@@ -42,7 +42,7 @@ pub(super) fn begin(path: &Path, dimensions: usize, resume: bool) -> Result<Begu
     Ok(Begun { sink: Box::new(npy), rows, bad_rows })
 }
 
-/// The first bytes of an array of so many rows.
+/// The header of an array of so many rows.
 fn header(rows: u64, dimensions: usize) -> [u8; HEADER_BYTES] {
     let mut header = [b' '; HEADER_BYTES];
     let text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {dimensions}), }}");
@@ -54,13 +54,13 @@ fn header(rows: u64, dimensions: usize) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// Rows of an array that was written here.
+/// Rows of an array that an earlier run wrote.
 fn rows_of(file: &mut File, name: &str, dimensions: usize) -> Result<u64, FileError> {
     let mut read = [0; HEADER_BYTES];
     let io = FileError::io(name);
     file.rewind().map_err(&io)?;
     match file.read_exact(&mut read) {
-        // It was interrupted before its header was written.
+        // The earlier run was interrupted before it wrote the header.
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
         done => done.map_err(&io)?,
     }
@@ -85,7 +85,7 @@ fn row_at(row: u64, dimensions: usize) -> u64 {
     HEADER_BYTES as u64 + row * 4 * dimensions as u64
 }
 
-/// How many of the first `rows` begin with NaN, as no answer does.
+/// How many of the first `rows` begin with NaN, which means that they have no answer.
 fn bad_rows_of(file: &mut File, rows: u64, dimensions: usize) -> io::Result<u64> {
     let mut bad_rows = 0;
     for row in 0..rows {

@@ -1,8 +1,8 @@
 //! A folder of Parquet files, `part-00000.parquet` and so on, of [`PART_ROWS`] rows each.
 //!
-//! A Parquet file ends in its own table of contents, so none can be continued. A part is written aside and gets its
-//! name when it is whole. An interruption closes the last part early; to continue, a part with fewer rows is removed
-//! and its rows are made again, so that the parts are those of a run without interruption, byte for byte.
+//! A Parquet file ends in a footer, so none can be appended to. A part is written under another name and renamed when
+//! it is complete. An interruption closes the last part early; to continue, a part with fewer rows is removed and its
+//! rows are computed again, so that the parts are byte for byte those of a run without interruption.
 
 mod columns;
 
@@ -50,7 +50,7 @@ struct Part {
     rows: u64,
 }
 
-/// Makes the folder, and finds the parts to go on behind.
+/// Creates the folder, and finds the complete parts to continue after.
 pub(super) fn begin(folder: &Path, kind: &Kind, resume: bool) -> Result<Begun, FileError> {
     let name = folder.display().to_string();
     let io = FileError::io(&name);
@@ -73,7 +73,7 @@ fn part_path(folder: &Path, row: u64) -> PathBuf {
     folder.join(format!("part-{:05}.parquet", row / PART_ROWS))
 }
 
-/// Of a part that has all its rows, how many have no answer; `None` of one that has not, or is not there.
+/// How many rows of a complete part have no answer; `None` if the part is incomplete or missing.
 fn whole_part(part: &Path) -> Result<Option<u64>, FileError> {
     let name = part.display().to_string();
     let file = match File::open(part) {
@@ -174,7 +174,7 @@ impl Sink for Parts {
         if full { self.close_part() } else { Ok(()) }
     }
 
-    /// Whole parts are on the disk already, and others could not be read.
+    /// Complete parts are on the disk already, and an incomplete one could not be read.
     fn sync(&mut self) -> io::Result<()> {
         Ok(())
     }

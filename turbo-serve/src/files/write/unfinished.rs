@@ -1,10 +1,10 @@
-//! The small file beside an output that is not complete: what the output is made from, and whose it is meanwhile.
+//! The small file beside an incomplete output: what the output is made from, and a lock for the process that writes it.
 //!
-//! It is locked while a run writes the output. The system takes the lock back however a process ends, so none is ever
-//! left behind; where a file system has no locks, two runs on one output are not told apart.
+//! It is locked while a process writes the output. The system releases the lock however a process ends, so no stale
+//! lock remains; on a file system without locks, two runs on one output are not detected.
 //!
-//! It is there before an earlier output is touched whose place the new one takes, and says so until the earlier one is
-//! gone from the disk: a run that finds it so begins anew, and takes no row of the earlier one for its own.
+//! It is written before an earlier output is replaced, and marks that until the earlier one is gone from the disk: a
+//! run that finds the mark begins anew, and does not mistake rows of the earlier output for its own.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ use crate::files::FileError;
 /// What an output is made from, by name: the command, the model, the input, whatever changes the answers.
 pub type Job = BTreeMap<String, String>;
 
-/// What the small file says.
+/// The content of the small file.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Mark {
@@ -47,7 +47,7 @@ pub(super) struct Unfinished {
 }
 
 impl Unfinished {
-    /// Says `mark` of `file`. Written aside and renamed: it is whole or not there.
+    /// Writes `mark` for `file`, under another name and then renamed: it is complete or not there.
     ///
     /// # Errors
     /// [`FileError::Busy`], [`FileError::Io`].
@@ -60,7 +60,7 @@ impl Unfinished {
         let to = opened.map_err(&io)?;
         lock(&to, file)?;
         if let Err(busy) = mark_of(file) {
-            // Best effort: the next run locks and writes it anew.
+            // Best effort: the next run locks it and writes it anew.
             drop(fs::remove_file(&aside));
             return Err(busy);
         }
@@ -68,7 +68,7 @@ impl Unfinished {
         Ok(Self { path, locked: to })
     }
 
-    /// What `file` held before is gone from the disk: from now on it holds what is made from `job`.
+    /// Records that the earlier content of `file` is gone from the disk: from now on it is made from `job`.
     ///
     /// # Errors
     /// [`FileError::Io`].
@@ -77,21 +77,21 @@ impl Unfinished {
         let aside = self.path.with_extension("unfinished.replaced.tmp");
         let io = FileError::io(file);
         let to = File::create(&aside).map_err(&io)?;
-        // Before it has its name: what has that name is locked all the time.
+        // Locked before the rename: the file of that name is locked all the time.
         lock(&to, file)?;
         put(&to, &Mark::Job(job.clone()), &aside, &self.path).map_err(io)?;
         self.locked = to;
         Ok(())
     }
 
-    /// The output is complete.
+    /// Removes the small file: the output is complete.
     pub(super) fn remove(self) -> Result<(), FileError> {
         fs::remove_file(&self.path).map_err(FileError::io(&self.path.display().to_string()))
     }
 }
 
 impl Drop for Unfinished {
-    /// Not left to closing: a process that is being started from this one may hold the same file for a moment.
+    /// Unlocks explicitly: a child process that is being started may hold the same open file for a moment.
     fn drop(&mut self) {
         drop(self.locked.unlock());
     }
@@ -106,10 +106,10 @@ fn put(mut to: &File, mark: &Mark, aside: &Path, path: &Path) -> io::Result<()> 
     sync_folder(path)
 }
 
-/// What is said of `file`, if it is not complete.
+/// The mark of `file`, if that is not complete.
 ///
 /// # Errors
-/// [`FileError::Busy`] while another run writes it; [`FileError::Broken`], [`FileError::Io`].
+/// [`FileError::Busy`] while another process writes it; [`FileError::Broken`], [`FileError::Io`].
 pub(super) fn mark_of(file: &str) -> Result<Option<Mark>, FileError> {
     let path = path(file);
     let name = path.display().to_string();
@@ -119,7 +119,7 @@ pub(super) fn mark_of(file: &str) -> Result<Option<Mark>, FileError> {
     };
     lock(&opened, file)?;
     if !is_at(&opened, &path) {
-        // Another process has put a new one there since, or is through.
+        // Another process has replaced it since, or completed the output.
         return Err(FileError::Busy { file: file.to_owned() });
     }
     let json = io::read_to_string(&opened);
@@ -132,7 +132,7 @@ pub(super) fn mark_of(file: &str) -> Result<Option<Mark>, FileError> {
     })
 }
 
-/// Whether what was begun as `was` can be gone on with as `is`.
+/// Checks that an output that was begun from `was` can be continued from `is`.
 ///
 /// # Errors
 /// [`FileError::Differs`].
@@ -143,14 +143,14 @@ pub(super) fn check(file: &str, was: &Job, is: &Job) -> Result<(), FileError> {
         Some(field) => Err(FileError::Differs {
             file: file.to_owned(),
             field: field.clone(),
-            // An earlier version may not have asked for it.
+            // An earlier version may not have recorded it.
             was: value(was, field, "(not recorded)"),
             is: value(is, field, "(none)"),
         }),
     }
 }
 
-/// Locks `opened`, which stands beside the output `file`, until it is closed.
+/// Locks `opened`, the small file of the output `file`, until it is closed.
 fn lock(opened: &File, file: &str) -> Result<(), FileError> {
     match opened.try_lock() {
         Err(TryLockError::WouldBlock) => Err(FileError::Busy { file: file.to_owned() }),
@@ -177,7 +177,7 @@ fn is_at(_: &File, _: &Path) -> bool {
     true
 }
 
-/// A new name lasts once its folder is on the disk.
+/// Syncs a file's folder, which makes a new name durable.
 pub(super) fn sync_folder(file: &Path) -> io::Result<()> {
     // Only Unix opens folders as files.
     if cfg!(unix) { File::open(folder_of(file))?.sync_all() } else { Ok(()) }
@@ -196,7 +196,7 @@ mod tests {
         fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// Also what an earlier version did not write down.
+    /// Also fields that an earlier version did not record.
     #[test]
     fn what_differs_is_named() {
         let (text, jsonl) = (("--input-format", "text"), ("--input-format", "jsonl"));

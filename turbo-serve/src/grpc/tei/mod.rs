@@ -11,18 +11,18 @@ use crate::{
     http::{Ability, ApiError, caught, check_finite},
 };
 
-/// What is asked about one input.
+/// A request for one row of one input.
 struct Question {
     input: Input,
     output: OutputKind,
     truncate: bool,
-    /// As the message has it.
+    /// The number in the message, unchecked.
     truncation_direction: i32,
     prompt_name: Option<String>,
 }
 
 impl Question {
-    /// Asks a model that has to have an ability for it.
+    /// Runs it on a model, which needs `ability`.
     async fn ask(self, engine: &dyn Infer, ability: Ability) -> Result<(Row, Usage), ApiError> {
         let model = &engine.info().model;
         check(ability, model)?;
@@ -45,7 +45,7 @@ fn check(ability: Ability, model: &ModelInfo) -> Result<(), ApiError> {
     Err(ApiError::wrong_model(format!("this needs {}, and the model is for {}", ability.needs(), model.task)))
 }
 
-/// Left out, `truncate` is `false`, and the direction is right.
+/// Fields left out decode as defaults: `truncate` is `false`, and the direction is right.
 fn truncation(truncate: bool, direction: i32) -> Result<Truncation, ApiError> {
     let direction = proto::TruncationDirection::try_from(direction).map_err(|_| {
         ApiError::validation(format!("`truncation_direction` is {direction}, expected 0 (right) or 1 (left)"))
@@ -70,7 +70,7 @@ fn metadata(usage: &Usage) -> proto::Metadata {
     }
 }
 
-/// What is too large for a message's field is its largest number.
+/// Saturates at what the message's field can hold.
 fn number(value: usize) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! `tei.v1.Tokenize`: what the model reads of a text, and back.
+//! `tei.v1.Tokenize`: texts to tokens, and back.
 
 use std::time::Instant;
 

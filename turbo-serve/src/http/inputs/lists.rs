@@ -1,4 +1,4 @@
-//! What the tokenizer is asked: texts, or lists of ids.
+//! Inputs of the tokenizer's routes: texts, or lists of ids.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What is told of the server and its models.
+//! Routes that describe the server and its models.
 
 use axum::{
     Json,
@@ -61,7 +61,7 @@ pub(super) async fn model(
     }
 }
 
-/// Refuses what is for another method, as the router does where there is a route for each.
+/// Refuses a wrong method, as the router does for other routes.
 pub(super) async fn wrong_method(request: Request, allowed: &'static str) -> Response {
     let uri = request.uri().clone();
     let message = format!("`{}` does not take {}", uri.path(), request.method());
@@ -87,7 +87,7 @@ async fn told(server: &Server, wanted: Wanted<'_>, headers: &HeaderMap) -> Resul
     Ok(kserve::metadata(server.models(), &served))
 }
 
-/// The same in the words of Triton's configuration.
+/// The same in the form of Triton's configuration.
 async fn config(server: &Server, wanted: Wanted<'_>, headers: &HeaderMap) -> Result<Response, KserveError> {
     let Metadata { name, max_batch_size, inputs, outputs, .. } = told(server, wanted, headers).await?;
     let tensor = |tensor: &TensorInfo| json!({ "name": tensor.name, "data_type": tensor.data_type(), "dims": tensor.dims() });

@@ -24,7 +24,7 @@ use crate::{
     models::Wanted,
 };
 
-/// Bytes of the JSON at the beginning of a body, where tensors follow it.
+/// Bytes of the JSON at the beginning of a body that binary tensors follow.
 pub(super) const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
 /// `POST /v2/models/{name}/infer`, `POST /v2/models/{name}/versions/{version}/infer`.
@@ -49,7 +49,7 @@ pub(super) async fn infer(
     let received = Instant::now();
     let Read { id, asked, binary } = read(&head.headers, &bytes, received)?;
     drop(bytes);
-    // Behind the body: a slow sender does not keep a model from being unloaded.
+    // After the body: a client that sends slowly must not keep a model from being unloaded.
     let target = Target::lease(&head, &server, wanted, urgency).await.map_err(ApiError::from)?;
     let target = target.writing(BYTES_PER_VALUE);
     target.metrics().received(Arity::Batch);
@@ -57,7 +57,7 @@ pub(super) async fn infer(
     let head = Head { model: target.name().to_owned(), version: target.version().to_owned(), id };
     let held = target.planned();
     let write = move |tensors: Vec<OutputTensor>| {
-        let _held = held; // even if the client goes meanwhile
+        let _held = held; // until it is written, even if the client disconnects
         Ok(write(&head, &tensors, &binary))
     };
     let ((body, json_length), usage) = kserve::answer(target.engine(), asked, write).await?;
@@ -70,7 +70,7 @@ pub(super) async fn infer(
     Ok(response)
 }
 
-/// How urgent a request's head says it is, if its model is served.
+/// The urgency from a request's head, if its model is served.
 fn check(server: &Server, wanted: Wanted<'_>, headers: &HeaderMap) -> Result<Urgency, ApiError> {
     server.models().check(wanted)?;
     urgency(headers)

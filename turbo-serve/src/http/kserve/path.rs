@@ -1,4 +1,4 @@
-//! What a path below `/v2/models/` and `/v2/repository/models/` says. Names may have a `/`, as those of the Hub do, and
+//! Parsing paths below `/v2/models/` and `/v2/repository/models/`. Names may have a `/`, as those of the Hub do, and
 //! clients leave it as it is.
 
 use axum::{
@@ -11,7 +11,7 @@ use crate::{
     models::Wanted,
 };
 
-/// What is asked of a model.
+/// The requests about a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Metadata,
@@ -37,7 +37,7 @@ impl Verb {
     }
 }
 
-/// How models come and go.
+/// Loading and unloading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Load,
@@ -73,12 +73,12 @@ impl<S: Send + Sync> FromRequestParts<S> for ModelPath {
 }
 
 impl ModelPath {
-    /// A model, perhaps a version, and what is asked of it.
+    /// The model, a version if it is named, and the verb.
     pub(super) fn asked(&self) -> (Wanted<'_>, Verb) {
         let verbs = Verb::ALL.into_iter().filter(|&verb| verb != Verb::Metadata);
         let named = verbs.map(|verb| Some((self.0.strip_suffix(verb.end())?, verb)));
         let (path, verb) = named.flatten().next().unwrap_or((&self.0, Verb::Metadata));
-        // The last: a name may have the word in it.
+        // The last one: a name may contain the word.
         let wanted = match path.rsplit_once("/versions/") {
             Some((name, version)) if !version.contains('/') => {
                 Wanted { name: Some(name), version: Some(version) }
@@ -88,7 +88,7 @@ impl ModelPath {
         (wanted, verb)
     }
 
-    /// The model that comes or goes.
+    /// The model to load or unload.
     pub(super) fn changed(&self) -> Option<(&str, Change)> {
         let named = Change::ALL.map(|change| Some((self.0.strip_suffix(change.end())?, change)));
         named.into_iter().flatten().next()

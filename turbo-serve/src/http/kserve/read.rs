@@ -1,7 +1,7 @@
-//! The body of a request, or what of it is JSON, and the tensors behind that.
+//! Reading a request's body: its JSON, and the binary tensors that may follow.
 //!
-//! Numbers and strings go from the text into their places, with no tree of JSON in between: what a body of zeros makes
-//! grows by a small factor only.
+//! Numbers and strings are parsed straight into the tensors, without a JSON tree in between: a body of zeros grows by a
+//! small factor only.
 
 use std::{collections::BTreeMap, fmt, time::Instant};
 
@@ -17,7 +17,7 @@ use crate::{
     kserve::{self, Announced, Asked, Elements, InputTensor, Parameter, Wanted},
 };
 
-/// A request, and which of its outputs are told as bytes.
+/// A request, and which of its outputs are sent as bytes.
 pub(super) struct Read {
     pub(super) id: Option<String>,
     pub(super) asked: Asked,
@@ -51,7 +51,7 @@ struct Output {
     parameters: Option<Parameters>,
 }
 
-/// The request of a body that came then, whose headers say where its tensors begin.
+/// The request of a body that arrived at `received`, whose headers say where its binary tensors begin.
 pub(super) fn read(headers: &HeaderMap, bytes: &[u8], received: Instant) -> Result<Read, ApiError> {
     let (json, mut rest) = match headers.get(JSON_LENGTH) {
         None => (bytes, [].as_slice()),

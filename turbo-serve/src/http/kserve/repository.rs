@@ -1,4 +1,4 @@
-//! How models come and go.
+//! Listing, loading and unloading models.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ use crate::{
     kserve,
 };
 
-/// Body of `POST /v2/repository/index`; there need not be one.
+/// Body of `POST /v2/repository/index`; it may be left out.
 #[derive(Default, Deserialize)]
 struct IndexBody {
     ready: Option<bool>,
@@ -51,7 +51,7 @@ pub(super) async fn index(State(server): State<Server>, request: Request) -> Res
     Ok(Json(told.collect::<Vec<_>>()).into_response())
 }
 
-/// Body of `POST /v2/repository/models/{name}/load` and `…/unload`; there need not be one.
+/// Body of `POST /v2/repository/models/{name}/load` and `…/unload`; it may be left out.
 #[derive(Default, Deserialize)]
 struct ChangeBody {
     parameters: Option<BTreeMap<String, IgnoredAny>>,
@@ -80,7 +80,7 @@ pub(super) async fn change(
     Ok(Json(json!({})).into_response())
 }
 
-/// The body, be there one or not. Clients do not say that it is JSON.
+/// The body, or the default if there is none. Clients send it without a JSON content type.
 async fn read<T: Default + DeserializeOwned>(server: &Server, request: Request) -> Result<T, ApiError> {
     let (head, body) = request.into_parts();
     let bytes = body::bytes(&head, body, server.payload_limit()).await?;

@@ -1,4 +1,4 @@
-//! The body of an answer: JSON, and behind it the tensors that are told as bytes.
+//! Writing an answer's body: JSON, followed by the tensors that are sent as bytes.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use crate::kserve::{OutputTensor, Values};
 
-/// Which outputs are told as bytes behind the JSON.
+/// Which outputs are sent as bytes after the JSON.
 pub(super) struct Binary {
-    /// Those about which nothing is said.
+    /// Those for which the request says nothing.
     pub(super) others: bool,
     pub(super) said: BTreeMap<String, bool>,
 }
@@ -19,7 +19,7 @@ impl Binary {
     }
 }
 
-/// Whose answer it is, and to what.
+/// The model that answers, and the request's id.
 pub(super) struct Head {
     pub(super) model: String,
     pub(super) version: String,
@@ -75,7 +75,7 @@ pub(super) fn write(head: &Head, tensors: &[OutputTensor], binary: &Binary) -> (
     (body, json_length)
 }
 
-/// A tensor whose elements are told here, or go to `raw`.
+/// A tensor whose elements are written into the JSON, or to `raw`.
 fn told<'a>(tensor: &'a OutputTensor, binary: &Binary, raw: &mut Vec<u8>) -> Told<'a> {
     let content = if binary.is(tensor.name) {
         let before = raw.len();

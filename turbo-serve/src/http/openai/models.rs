@@ -1,4 +1,4 @@
-//! `GET /v1/models` and `GET /v1/models/{name}`: what may be written into the field `model` of a body.
+//! `GET /v1/models` and `GET /v1/models/{name}`: the values that the field `model` of a body may have.
 
 use std::time::UNIX_EPOCH;
 
@@ -47,7 +47,7 @@ impl Model {
     }
 }
 
-/// `GET /v1/models`: every name that a request may use, of models that are there or would be loaded for it.
+/// `GET /v1/models`: every name that a request may use, of models that are loaded or would be loaded for it.
 pub(in crate::http) async fn list(State(server): State<Server>) -> Json<List> {
     let models = server.models();
     let mut names: Vec<String> = Vec::new();

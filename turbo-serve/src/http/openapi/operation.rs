@@ -1,4 +1,4 @@
-//! What the document says of one route and method.
+//! The document's entry for one route and method.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::engine::Priority;
 
-/// One operation, put together by its parts.
+/// One operation, built step by step.
 pub(in crate::http) struct Operation {
     id: Cow<'static, str>,
     tag: &'static str,
@@ -17,22 +17,22 @@ pub(in crate::http) struct Operation {
     refusals: &'static [u16],
     errors: Errors,
     public: bool,
-    /// Whether it is there once, and not behind `/models/{model}`.
+    /// Whether it exists once, and not below `/models/{model}`, too.
     at_root: bool,
 }
 
-/// In whose words an operation refuses.
+/// The form of an operation's errors.
 #[derive(Clone, Copy)]
 enum Errors {
     Tei,
     OpenAi,
     Rerank,
     Kserve,
-    /// The body tells.
+    /// It depends on the body.
     Any,
 }
 
-/// What may be wrong with a request that has a body, and with its answer.
+/// Error statuses of requests with a body.
 const ASKING: [u16; 10] = [400, 404, 408, 413, 415, 422, 424, 429, 503, 504];
 
 impl Operation {
@@ -68,7 +68,7 @@ impl Operation {
         Self { answer: json!({ "description": "nothing" }), ..Self::new(id, tag, summary, "Nothing") }
     }
 
-    /// With a body of this schema, and examples of it. Whatever can be wrong then is said, too.
+    /// With a body of this schema, examples of it, and the error statuses of bodies.
     pub(super) fn asks<const N: usize>(mut self, schema: &str, examples: [(&str, Value); N]) -> Self {
         let examples = examples.map(|(name, value)| (name.to_owned(), json!({ "value": value })));
         let examples: Map<String, Value> = Map::from_iter(examples);
@@ -86,7 +86,7 @@ impl Operation {
         asks
     }
 
-    /// With bytes behind the JSON, of its body and of its answer, where a header says how long that is.
+    /// With bodies and answers that may also be JSON followed by bytes, where a header gives the JSON's length.
     pub(super) fn or_bytes(mut self) -> Self {
         let bytes = json!({ "schema": { "type": "string", "format": "binary" } });
         for told in self.body.iter_mut().chain([&mut self.answer]) {
@@ -95,7 +95,7 @@ impl Operation {
         self
     }
 
-    /// With these refusals.
+    /// With these error statuses.
     pub(super) fn refuses(self, refusals: &'static [u16]) -> Self {
         Self { refusals, ..self }
     }
@@ -112,7 +112,7 @@ impl Operation {
         Self { id: id.into(), ..self.with_parameter("version") }
     }
 
-    /// With the headers that say what an answer took.
+    /// With the headers that report an answer's timings.
     pub(super) fn timed(mut self) -> Self {
         let number =
             |unit: &str| json!({ "description": unit, "schema": { "type": "integer", "minimum": 0 } });
@@ -129,27 +129,27 @@ impl Operation {
         self
     }
 
-    /// Refusing in OpenAI's words.
+    /// With errors in OpenAI's form.
     pub(super) fn like_openai(self) -> Self {
         Self { errors: Errors::OpenAi, ..self }
     }
 
-    /// Refusing in Cohere's and Jina's words.
+    /// With errors in Cohere's and Jina's form.
     pub(super) fn like_rerank(self) -> Self {
         Self { errors: Errors::Rerank, ..self }
     }
 
-    /// Refusing in the words of KServe's protocol, and there once.
+    /// With errors in the form of KServe's protocol; exists once.
     pub(super) fn like_kserve(self) -> Self {
         Self { errors: Errors::Kserve, at_root: true, ..self }
     }
 
-    /// Refusing in the words of the protocol that is spoken.
+    /// With errors in the form of the API that the body is for.
     pub(super) fn like_asked(self) -> Self {
         Self { errors: Errors::Any, ..self }
     }
 
-    /// Without a key, whether the server has one or not.
+    /// Public: needs no key.
     pub(super) fn public(self) -> Self {
         Self { public: true, ..self }
     }
@@ -164,7 +164,7 @@ impl Operation {
         };
         let mut responses = Map::from_iter([("200".to_owned(), self.answer)]);
         let needs_key = (!self.public).then_some(401);
-        // what has a body is ordered
+        // web pages of other origins are refused where there is a body
         let of_pages = self.body.is_some().then_some(403);
         for status in self.refusals.iter().copied().chain(needs_key).chain(of_pages) {
             responses.insert(status.to_string(), refusal(status, schema));
@@ -196,7 +196,7 @@ fn parameter(name: &str) -> Value {
     json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string", "minLength": 1 } })
 }
 
-/// The headers that say how urgent a request is.
+/// The headers that set a request's urgency.
 fn urgency() -> [Value; 2] {
     let header = |name: &str, description: &str, schema: Value| json!({ "name": name, "in": "header", "required": false, "description": description, "schema": schema });
     let classes = Priority::ALL.map(Priority::name);

@@ -30,7 +30,8 @@ pub(in crate::http) struct EntitiesBody {
 struct Parameters {
     aggregation_strategy: Option<Strategy>,
     ignore_labels: Option<Vec<String>>,
-    /// The tokens that parts of a long text would share; no text is read in parts. Who says 0 wants all of it read as well.
+    /// The tokens that parts of a long text would share. Texts are not split: above 0 is refused, and 0 turns
+    /// truncation off.
     stride: Option<Count>,
 }
 
@@ -48,7 +49,7 @@ impl RequestBody for EntitiesBody {
     type Error = TeiError;
 }
 
-/// An entity of one token, as the model labels it.
+/// An entity of one token, with the model's label.
 #[derive(Serialize)]
 struct Token<'a> {
     entity: &'a str,
@@ -76,7 +77,7 @@ enum Entity<'a> {
     Group(Group<'a>),
 }
 
-/// How vocabularies write what they do not have; the text tells more.
+/// How vocabularies write unknown tokens; the text itself is more useful.
 const UNKNOWN: [&str; 2] = ["[UNK]", "<unk>"];
 
 /// `[{"entity_group", …}]` for one text, `[[…]]` for several; `[{"entity", …}]` without aggregation.
@@ -89,7 +90,7 @@ pub(in crate::http) async fn token_classification(
         let why = "`stride` is not possible here: send the parts of a long text as texts of their own";
         return Err(ApiError::validation(why).into());
     }
-    // What hosted models answer with where nothing is said.
+    // The default of Hugging Face's hosted models.
     let aggregation = match parameters.aggregation_strategy.unwrap_or(Strategy::Simple) {
         Strategy::None => Aggregation::None,
         Strategy::Simple => Aggregation::Simple,

@@ -40,7 +40,7 @@ struct Word<'a> {
     sequence: &'a str,
 }
 
-/// Words for a gap where nothing is said.
+/// Words for a gap by default.
 const TOP_K: usize = 5;
 
 /// `[{"score", "token", "token_str", "sequence"}]` for one gap, `[[…]]` for several.

@@ -1,4 +1,4 @@
-//! What is told about the server: `/info`, `/health`, `/metrics`.
+//! Routes about the server: `/info`, `/health`, `/metrics`.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::{
     models::Models,
 };
 
-/// What `GET /info` tells.
+/// The answer of `GET /info`.
 #[derive(Serialize)]
 struct Info<'a> {
     model_id: &'a str,
@@ -124,8 +124,8 @@ pub(in crate::http) async fn info(target: Target) -> Response {
     axum::Json(Info::from(target.engine().info())).into_response()
 }
 
-/// `GET /health`: 200 and nothing else, or 503 and why. It is asked of all models together ([`Models::health`]), or of
-/// the one that the path names, for which nothing is loaded.
+/// `GET /health`: 200 without a body, or 503 with the reason; of all models together ([`Models::health`]), or of the
+/// one that the path names. Nothing is loaded for it.
 ///
 /// [`Models::health`]: crate::models::Models::health
 pub(in crate::http) async fn health(State(server): State<Server>, path: InPath) -> Result<(), TeiError> {
@@ -137,7 +137,7 @@ pub(in crate::http) async fn health(State(server): State<Server>, path: InPath) 
     Ok(check(health, models)?)
 }
 
-/// Says why not, where it is not well.
+/// An error with the reason if the health is not `Ready`.
 pub(in crate::http) fn check(health: Option<Health>, models: &Models) -> Result<(), ApiError> {
     let why = match health {
         Some(Health::Ready) => return Ok(()),

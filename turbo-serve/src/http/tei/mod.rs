@@ -29,8 +29,8 @@ pub(super) enum TruncationDirection {
     Right,
 }
 
-/// What a request wants done to inputs that are too long. `None` leaves it to the engine: the models of an ensemble
-/// may have a default each.
+/// How a request truncates inputs that are too long. `None` leaves it to the engine: the models of an ensemble may have
+/// a default each.
 pub(super) fn truncation(
     target: &Target,
     truncate: Option<bool>,

@@ -69,7 +69,7 @@ pub(in crate::http) async fn tokenize(
     Ok(json(body.await?))
 }
 
-/// What a text became.
+/// The tokens of a text.
 pub(crate) fn tokens(tokenized: &Tokenized) -> Vec<Token<'_>> {
     let (Texts::One(text) | Texts::Pair(text, _)) = &tokenized.texts;
     let of = |encoding| (0..Encoding::len(encoding)).map(move |index| token(encoding, index, text));

@@ -1,4 +1,4 @@
-//! The vectors of labels: made once for a model, and again when another answers by its name.
+//! The vectors of labels: computed once for a load of a model, and again after another load.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct LabelVectors {
     texts: Vec<String>,
-    /// Of which load of a model they are.
+    /// The vectors with the [load](Served::load) that computed them.
     known: Mutex<Option<(u64, Vectors)>>,
 }
 
@@ -24,17 +24,17 @@ impl LabelVectors {
         Self { texts, known: Mutex::default() }
     }
 
-    /// The vectors that this model gives them.
+    /// The vectors by this model.
     pub(super) async fn of(&self, model: &Served, prompt: Option<&str>) -> Result<Vectors, EngineError> {
         if let Some((_, vectors)) = self.known().as_ref().filter(|(load, _)| *load == model.load()) {
             return Ok(Arc::clone(vectors));
         }
-        // Concurrent requests compute the same: it happens seldom, and no request waits for another one that may be
-        // cancelled.
+        // Requests that arrive meanwhile compute the same again: that is rare, and sharing one computation would make
+        // them depend on a request that may be cancelled.
         let inputs = self.texts.iter().cloned().map(Input::Text);
         let prompt_name = prompt.map(str::to_owned);
         let request = InferRequest { prompt_name, ..InferRequest::new(Vec::new(), UNIT) };
-        // Whoever compares with labels has taken a step before.
+        // The request has run a step before, so it is not refused here.
         let answer = infer_in_parts(model.engine(), request, inputs, NoRoom::Waits).await?;
         let vectors: Vectors = Arc::new(answer.rows.into_iter().map(|row| row.values).collect());
         *self.known() = Some((model.load(), Arc::clone(&vectors)));

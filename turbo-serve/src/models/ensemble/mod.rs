@@ -16,11 +16,11 @@
 //! | `mean` | scores, or labels, of several steps | their mean |
 //!
 //! An ensemble that gives scores is served as a reranker, and one that gives labels as a classifier, by every protocol
-//! that has those. Of texts that were not retrieved the score is 0, and they come last. Requests that a step makes of
-//! its model count against that model's limits. Steps that do not read each other run side by side.
+//! that has those. Of texts that were not retrieved the score is 0, and they come last. The requests that a step makes
+//! count against its model's limits. Steps that do not read each other run concurrently.
 //!
-//! A request takes a lease on all models before the first step. A model that is unloaded then fails later requests of
-//! the ensemble, and none that was accepted.
+//! A request takes a lease on all models before the first step. A model that is unloaded fails later requests to the
+//! ensemble, but none that was accepted.
 
 mod engine;
 mod labels;
@@ -71,7 +71,7 @@ impl Source for Ensemble {
         Ok(vec![ONLY.to_owned()])
     }
 
-    /// Waits until all of its models are there.
+    /// Waits until all of its models are loaded.
     fn load(&self, Load { models, .. }: Load<'_>) -> Result<Loaded, SourceError> {
         let runtime = tokio::runtime::Handle::current();
         let lease = |name: &str| -> Result<_, SourceError> {

@@ -1,12 +1,12 @@
-//! From declared steps to steps in an order in which each finds its inputs; or all that is wrong with them. Pure: no
-//! model is looked at.
+//! From declared steps to an order in which each step's inputs are computed before it; or all errors in them. Pure:
+//! models are not consulted.
 
 use std::{collections::HashMap, fmt};
 
 /// One step of an ensemble, as it is declared. What it reads is [`QUERY`], [`TEXTS`] or the name of another step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// What others call its result.
+    /// The name by which other steps refer to its result.
     pub name: String,
     /// What it does.
     pub does: Does,
@@ -48,7 +48,7 @@ pub enum Does {
     Rerank {
         /// A sequence classifier with one label.
         model: String,
-        /// What they should fit.
+        /// The query that they should fit.
         query: String,
         /// What is scored.
         texts: String,
@@ -60,8 +60,7 @@ pub enum Does {
         /// What is classified.
         texts: String,
     },
-    /// Gives each vector a logit per label: its cosine to the vector of a text that stands for the label, times
-    /// `scale`.
+    /// Gives each vector a logit per label: its cosine to the vector of a text that stands for the label, times `scale`.
     Nearest {
         /// A step that embeds; its model embeds these texts, too.
         vectors: String,
@@ -77,7 +76,7 @@ pub enum Does {
     },
 }
 
-/// What a step gives.
+/// The type of a step's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// One text.
@@ -116,7 +115,7 @@ pub struct PlanError {
     pub what: String,
 }
 
-/// Steps that can be done one after the other.
+/// Steps in an order in which they can run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Plan {
     /// Wave by wave; the last is the result.
@@ -125,13 +124,13 @@ pub(super) struct Plan {
     pub(super) gives: Kind,
 }
 
-/// A step, with the places of what it reads.
+/// A step, with the places of its inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Planned {
     pub(super) step: Step,
     /// Of each field that reads something, in the order of [`Does::reads`].
     pub(super) reads: Vec<Read>,
-    /// It reads results of earlier waves only, and so do those in the same wave.
+    /// Steps of the same wave read only results of earlier waves, and run concurrently.
     pub(super) wave: usize,
 }
 
@@ -145,7 +144,8 @@ pub(super) enum Read {
 }
 
 impl Does {
-    /// What it reads: the field, what it names, and what that has to be; `None` of a mean, whose inputs are alike.
+    /// Its inputs: the field, the name in it, and the type required; `None` for a mean, whose inputs only have to be of
+    /// the same type.
     fn reads(&self) -> Vec<(&'static str, &str, Option<Kind>)> {
         match self {
             Self::Embed { texts, .. } | Self::Classify { texts, .. } => {
@@ -159,7 +159,7 @@ impl Does {
         }
     }
 
-    /// What it gives, where that does not depend on what it reads.
+    /// The type of its result, if that does not depend on its inputs.
     fn gives(&self) -> Option<Kind> {
         match self {
             Self::Embed { .. } => Some(Kind::Vectors),
@@ -193,7 +193,7 @@ impl Does {
         named.into_iter().flatten()
     }
 
-    /// What is wrong with its numbers and lists, whatever it reads.
+    /// What is wrong with its numbers and lists, regardless of its inputs.
     fn mistake(&self) -> Option<(&'static str, String)> {
         let again = |names: Vec<&String>| {
             let is_again = |&at: &usize| names[..at].contains(&names[at]);
@@ -224,8 +224,7 @@ impl Plan {
     /// An order of `steps` in which the last gives `output`.
     ///
     /// # Errors
-    /// All that is wrong with them: names that there are not or twice, types that do not fit, circles, steps for
-    /// nothing.
+    /// All errors in them: unknown or repeated names, types that do not fit, cycles, unused steps.
     pub(super) fn new(steps: &[Step], output: &str) -> Result<Self, Vec<PlanError>> {
         let declared = Declared::new(steps)?;
         let mut wrong = declared.wrong_in_themselves();
@@ -248,7 +247,7 @@ impl Plan {
                 "`{output}` gives labels, and requests for labels have no query: no step may read `{QUERY}`"
             ))),
             Kind::Labels => {}
-            // What the last step gives is not known where that step is wrong itself.
+            // If the output step is itself wrong, its type is not known.
             other if !wrong.iter().any(|it| it.step.as_deref() == Some(output)) => {
                 wrong.push(of_the_whole(format!("expected scores or labels, `{output}` gives {other}")));
             }
@@ -270,7 +269,7 @@ impl Plan {
         models
     }
 
-    /// Whether a step chooses from all texts of a request.
+    /// Whether a step chooses among all texts of a request.
     pub(super) fn retrieves(&self) -> bool {
         self.steps.iter().any(|planned| matches!(planned.step.does, Does::Retrieve { .. }))
     }
@@ -306,7 +305,7 @@ impl<'a> Declared<'a> {
         self.steps.iter().filter_map(wrong).collect()
     }
 
-    /// The steps on the way to `output` with their waves, each after those that it reads.
+    /// The steps that `output` needs, with their waves, each after those that it reads.
     fn order(&self, output: &str) -> Result<Vec<(usize, usize)>, PlanError> {
         let Some(&output) = self.places.get(output) else {
             let what = format!("no step `{output}`: expected one of {}", self.names());
@@ -327,7 +326,7 @@ impl<'a> Declared<'a> {
         PlanError { step: Some(step.name.clone()), field, what }
     }
 
-    /// These steps with what they read and give; what does not fit is added to `wrong`.
+    /// These steps with their inputs and result types; errors are added to `wrong`.
     fn planned(&self, order: &[(usize, usize)], wrong: &mut Vec<PlanError>) -> Vec<(Planned, Kind)> {
         let mut planned: Vec<(Planned, Kind)> = Vec::new();
         for &(place, wave) in order {
@@ -368,12 +367,12 @@ impl<'a> Declared<'a> {
     }
 }
 
-/// Goes from the output to what it is made of.
+/// A depth-first walk from the output to its inputs.
 struct Walk<'a> {
     declared: &'a Declared<'a>,
-    /// From the output to here.
+    /// The path from the output to the current step.
     way: Vec<usize>,
-    /// What was visited, with its wave: one more than the last of what it reads.
+    /// Visited steps with their waves: one more than the greatest wave among their inputs.
     waves: Vec<(usize, usize)>,
 }
 

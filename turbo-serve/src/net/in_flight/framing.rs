@@ -1,25 +1,26 @@
-//! Where messages of gRPC end.
+//! Finding the ends of gRPC messages.
 
-/// A message that is whole.
+/// A complete message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ended {
-    /// With its head.
+    /// Its bytes, with its head.
     pub(super) bytes: usize,
     pub(super) is_packed: bool,
 }
 
-/// Where messages of gRPC end: before each stand a byte that says whether it is packed, and four of its length.
+/// Finds the ends of gRPC messages. Each message's head is a byte that says whether it is packed, and four of its
+/// length, big-endian.
 #[derive(Default)]
 pub(super) struct Framing {
     head: Vec<u8>,
-    /// Bytes of the message that are still to come, once its head is there.
+    /// Bytes of the message that are still to arrive, once its head is complete.
     left: usize,
 }
 
 impl Framing {
     const HEAD: usize = 5;
 
-    /// All messages that end in this piece.
+    /// All messages that end in this piece of data.
     pub(super) fn ends(&mut self, mut data: &[u8]) -> Vec<Ended> {
         let mut ended = Vec::new();
         while !data.is_empty() {
@@ -40,7 +41,7 @@ impl Framing {
         ended
     }
 
-    /// What the head says.
+    /// The message's length according to its head.
     fn len(&self) -> usize {
         let len = self.head.get(1..Self::HEAD).and_then(|len| len.try_into().ok());
         len.map_or(0, |len| u32::from_be_bytes(len) as usize)

@@ -1,4 +1,4 @@
-//! The body of a request, counted as it comes; a call of gRPC is given up whose client does not go on.
+//! A request body, counted as it arrives. A gRPC call is cancelled if its client does not go on sending.
 
 use std::{
     future::Future,
@@ -25,23 +25,23 @@ use crate::{
     http::{ApiError, patience, too_slow},
 };
 
-/// Bytes that a stream may hold while it rests: room for packed messages, or what is kept for its end.
+/// Bytes that a stream may hold without a time limit: room for packed messages, or what is kept for its end.
 const MUCH: usize = 64 << 10;
 
 /// The body of a request.
 pub(super) struct Incoming {
     body: Body,
-    /// What has come of a message that is not whole.
+    /// What has arrived of a message that is incomplete.
     coming: Held,
-    /// Room for the largest of its messages that came packed.
+    /// Room for unpacking the largest of its packed messages.
     unpacking: Held,
-    /// Holds whole messages until they are answered; gone when nothing will answer them.
+    /// Where complete messages are held until they are answered; gone when the request is no longer being answered.
     whole: Weak<Messages>,
-    /// Of a call of gRPC; any other body is one message.
+    /// `Some` for a gRPC call; any other body is one message.
     framing: Option<Framing>,
-    /// While more of what is held has to come. Of gRPC calls alone: the other routes have timeouts of their own.
+    /// The time limit while more has to arrive. Only for gRPC calls: other bodies are timed where they are read.
     wait: Option<Wait>,
-    /// Then what follows is read to be thrown away.
+    /// Set on refusal: what follows is read and discarded.
     is_refused: bool,
 }
 
@@ -49,19 +49,19 @@ pub(super) struct Incoming {
 struct Wait {
     began: Instant,
     limit: Pin<Box<Sleep>>,
-    /// At the limit it has dripped for so long, if that is why there is one.
+    /// How long data will have arrived too slowly at the limit, if that is what sets the limit.
     drips_for: Option<Duration>,
 }
 
 impl Wait {
-    /// For more than so many bytes.
+    /// Begins a wait for more than the `got` bytes of a message.
     fn begin(got: usize) -> Self {
         let began = Instant::now();
         let (until, drips_for) = patience(began, got);
         Self { began, limit: Box::pin(sleep_until(until)), drips_for }
     }
 
-    /// The same when something has come, and there are so many.
+    /// The same wait after more has arrived, `got` bytes by now.
     fn goes_on(mut self, got: usize) -> Self {
         let (until, drips_for) = patience(self.began, got);
         self.limit.as_mut().reset(until);
@@ -70,7 +70,7 @@ impl Wait {
 }
 
 impl Incoming {
-    /// Counts among `bodies`, and keeps what is whole in `messages`; `framing` is that of a call of gRPC.
+    /// Counts among `bodies`, and keeps complete messages in `messages`; `framing` is given for a gRPC call.
     pub(super) fn new(
         body: Body,
         bodies: &Arc<Tally>,
@@ -102,7 +102,7 @@ impl Incoming {
         };
         self.coming.join(more);
         let ended = framing.ends(data);
-        // A call with one message can send others for ever: they do not begin its time anew.
+        // More messages to a call that takes only one do not restart its time limit: it could go on for ever otherwise.
         let same = ended.is_empty() || whole.as_ref().is_some_and(|whole| !whole.are_taken());
         for Ended { bytes, is_packed } in ended {
             let message = self.coming.split(bytes);
@@ -117,7 +117,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// Counts more, or refuses it.
+    /// Counts `bytes` more, or refuses the request.
     fn take(&mut self, bytes: usize) -> Result<Held, BoxError> {
         self.coming.tally.take(bytes).map_err(|no_room| -> BoxError {
             self.is_refused = true;
@@ -128,8 +128,8 @@ impl Incoming {
         })
     }
 
-    /// Lets go of the room for packed messages that none of those so far has taken. Those of a stream are taken before more
-    /// is asked for, so by then it is known what they became.
+    /// Releases the room for unpacking that no message so far has needed. The messages of a stream are taken before the
+    /// next one is polled, so their unpacked sizes are known by then.
     fn settle_unpacking(&mut self) {
         if let Some(whole) = self.whole.upgrade().filter(|whole| whole.are_taken()) {
             let free = self.unpacking.bytes.saturating_sub(whole.unpacked.load(Relaxed));
@@ -137,16 +137,16 @@ impl Incoming {
         }
     }
 
-    /// Whether something is held for which more has to come: half a message, a whole one whose call does not end, or much
-    /// room for packed ones, of which there may be no more, or much that is kept for the end.
+    /// Whether bytes are held for which the client has to send more: part of a message, a whole one whose call does not
+    /// end, much room for unpacking, or much that is kept for the end.
     fn is_unfinished(&self) -> bool {
         let waits = || self.whole.upgrade().is_some_and(|whole| !whole.are_taken() || whole.kept() > MUCH);
         self.framing.is_some() && (self.coming.bytes > 0 || self.unpacking.bytes > MUCH || waits())
     }
 
-    /// Ends with an error when something is held of which nothing more comes, or too slowly, and others may need its room. A
-    /// stream may stand still through no fault of its client: where others of its connection are not read, the window that
-    /// they share is gone.
+    /// Resolves to an error when bytes are held, nothing more arrives or too slowly, and room is scarce. Without
+    /// scarcity the wait begins anew: a stream may stand still through no fault of its client, when unread streams of
+    /// its connection have used up the window that they share.
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<BoxError> {
         self.settle_unpacking();
         if !self.is_unfinished() {

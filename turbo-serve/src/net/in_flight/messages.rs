@@ -1,4 +1,4 @@
-//! What has come of a request and was not answered yet.
+//! What has arrived of a request and is not answered yet.
 
 use std::{
     collections::VecDeque,
@@ -13,23 +13,23 @@ use super::{
     tally::{Held, NoRoom, Tally},
 };
 
-/// Most bytes that one of DEFLATE's becomes.
+/// Most bytes that one byte of DEFLATE data unpacks to.
 const MOST_UNPACKED: usize = 1032;
 
-/// Of all answers together those of one stream may be one part in so many.
+/// The planned answers of one stream may take one part in so many of the room for answers.
 const STREAMS_SHARE: usize = 4;
 
-/// What has come of a body and is held, message by message, until it is answered.
+/// What has arrived of a body and is held, message by message, until it is answered.
 #[derive(Default)]
 pub(super) struct Messages {
     held: Mutex<VecDeque<Held>>,
-    /// Then nothing is held of what follows: it is read to be thrown away.
+    /// Set by [`Arrived::discard`]: what follows is not counted.
     are_discarded: AtomicBool,
-    /// Most bytes that a compressed message of the call may unpack to.
+    /// Most bytes that a packed message unpacks to, in a call whose messages are unpacked.
     unpacked_limit: AtomicUsize,
-    /// The most that one has become so far.
+    /// Unpacked size of the largest packed message so far.
     pub(super) unpacked: AtomicUsize,
-    /// What the handler keeps of messages that it has taken, until the call ends.
+    /// What the handler keeps of taken messages until the call ends.
     kept: Mutex<Option<Held>>,
 }
 
@@ -42,7 +42,8 @@ impl Messages {
         self.lock().push_back(message);
     }
 
-    /// Keeps a piece of the only message with those before it: it may be one byte, and what would hold it alone is more.
+    /// Joins a piece of the only message with those before it: a piece may be one byte, less than an entry of its own
+    /// takes.
     pub(super) fn keep_piece(&self, piece: Held) {
         let mut held = self.lock();
         match held.back_mut() {
@@ -51,7 +52,7 @@ impl Messages {
         }
     }
 
-    /// Whether the handler has taken all of them.
+    /// Whether the handler has taken all messages so far.
     pub(super) fn are_taken(&self) -> bool {
         self.lock().is_empty()
     }
@@ -69,14 +70,14 @@ impl Messages {
         self.lock_kept().as_ref().map_or(0, |kept| kept.bytes)
     }
 
-    /// Most bytes that so many packed ones become.
+    /// Most bytes that so many packed bytes unpack to.
     pub(super) fn unpack_to(&self, bytes: usize) -> usize {
         bytes.saturating_mul(MOST_UNPACKED).min(self.unpacked_limit.load(Relaxed))
     }
 }
 
-/// What has come of a request and was not answered yet, and what is held of its answer. An extension of the request,
-/// for a handler that answers piece by piece.
+/// What has arrived of a request and is not answered yet, and what is held of its answer. An extension of the request,
+/// for handlers that answer it piece by piece.
 #[derive(Clone)]
 pub(crate) struct Arrived {
     pub(super) messages: Arc<Messages>,
@@ -85,12 +86,12 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
-    /// The next message of a stream of gRPC, which is read no sooner than it is here.
+    /// Takes the next message of a gRPC stream, which is counted before it can be read.
     pub(crate) fn message(&self) -> Option<Held> {
         self.messages.lock().pop_front()
     }
 
-    /// So many bytes came out of a packed body.
+    /// Counts so many bytes that were unpacked from a packed body.
     pub(crate) fn unpacked(&self, bytes: usize) -> Result<(), NoRoom> {
         if !self.messages.are_discarded() {
             self.messages.keep_piece(self.bodies.take(bytes)?);
@@ -98,12 +99,12 @@ impl Arrived {
         Ok(())
     }
 
-    /// From now on messages of gRPC that come packed become no more than that, each.
+    /// From now on a packed gRPC message unpacks to at most `limit` bytes.
     pub(crate) fn unpacks_to(&self, limit: usize) {
         self.messages.unpacked_limit.store(limit, Relaxed);
     }
 
-    /// So many bytes the next message of gRPC has, even if it came packed.
+    /// Counts the next gRPC message, if it was packed, with its unpacked size `bytes`.
     pub(crate) fn unpacked_message(&self, bytes: usize) -> Result<(), NoRoom> {
         if let Some(message) = self.messages.lock().front_mut()
             && bytes > message.bytes
@@ -114,31 +115,31 @@ impl Arrived {
         Ok(())
     }
 
-    /// Holds so many bytes more of what messages said, until the whole call is answered.
+    /// Holds so many bytes more of messages' content until the whole call is answered.
     pub(crate) fn keep_for_end(&self, bytes: usize) -> Result<(), NoRoom> {
         let more = self.bodies.take(bytes)?;
         self.messages.lock_kept().get_or_insert_with(|| self.bodies.add(0)).join(more);
         Ok(())
     }
 
-    /// Lets go of all that has come; what follows is thrown away as it comes.
+    /// Releases all that has arrived; what follows is not counted.
     pub(crate) fn discard(&self) {
         self.messages.are_discarded.store(true, Relaxed);
         self.messages.lock().clear();
     }
 
-    /// The answer to it, until it is written.
+    /// The room of its answer, until that is written.
     pub(crate) fn planned(&self) -> Planned {
         self.planned.clone()
     }
 
-    /// The answer to one message of a stream, until it is written.
+    /// Room for the answer to one message of a stream, until that is written.
     pub(crate) fn planned_of_message(&self) -> Planned {
         Planned::among(self.planned.answers())
     }
 
-    /// How many answers of so many values at most may be made for one stream at a time: what they take leaves room for
-    /// others.
+    /// How many answers of up to so many values may be made for one stream at a time, such that there is room for other
+    /// requests. `written` is bytes written of each value.
     pub(crate) fn at_once(&self, values: usize, written: usize) -> usize {
         let share = self.planned.answers().limit / STREAMS_SHARE;
         (share / values.saturating_mul(size_of::<f32>() + written).max(1)).max(1)

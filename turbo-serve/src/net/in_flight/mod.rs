@@ -1,35 +1,35 @@
-//! How many bytes a server holds at a time for all of its clients: of bodies that come, and of answers that go.
+//! Limits on the bytes that a server holds at a time for all of its clients: of request bodies and of answers.
 //!
-//! Each client alone is bounded, by what a body may have and by what an answer to it can be; many of them that send or read
-//! slowly are bounded by this.
+//! A single request is bounded by the size limit of a body and by what an answer to it can be; this bounds many clients
+//! that send or read slowly.
 //!
 //! | | counted from | to | beyond the limit |
 //! |---|---|---|---|
-//! | bodies | each piece as it comes, and once more as it is unpacked | the answer is made; in a stream of gRPC, that to its message; what is kept of it for the end, that | the request is refused |
-//! | answers | their tokens are counted, before they are computed | the socket has taken them, HTTP/2 the last piece | the request is refused |
+//! | bodies | each piece as it arrives, and once more as it is unpacked | the answer is made; in a gRPC stream, the answer to the message; what is kept for the stream's end, the last answer | the request is refused |
+//! | answers | their tokens are counted, before they are computed | the socket has taken them; over HTTP/2, until the last piece is handed over | the request is refused |
 //!
-//! Until an answer is written, it counts with its rows and what will be written of them ([`Planned`]); from then on with its
-//! bytes. Where those are far more than was planned (the tokens of a text are fifty times its bytes) and there is no
-//! room for them, the answer is given up and the request refused: a request counts as answered when its answer goes
-//! out.
+//! Until an answer is written, it counts with its rows and what will be written of them ([`Planned`]); from then on
+//! with its bytes. If those are far more than was planned (the tokens of a text take fifty times its bytes) and there
+//! is no room for them, the answer is dropped and the request refused: a request counts as answered when its answer
+//! goes out.
 //!
-//! A client of gRPC that does not send the rest of a message, or does not end a call whose only message is here, has
-//! the time that a body of HTTP has once half of the room is taken: nothing else would release what has come. Between
-//! its messages a stream may rest, as it holds nothing then. The exceptions are streams that keep much room for
-//! compressed messages, or much of their texts for the end, as those whose texts are ranked together and given back.
+//! Once half of the room is taken, a gRPC call that does not send the rest of a message, or does not end after its only
+//! message, has the time limit of an HTTP body: nothing else would release what has arrived. Between messages a stream
+//! may rest, for it holds nothing then. The exception is a stream that reserves much room for packed messages, or keeps
+//! much of their content for its end, as one whose texts are ranked together and returned.
 //!
-//! An answer that is taken slowly keeps its room to its last byte: once half of the room is taken it has five minutes
-//! altogether, or as long as a thousand bytes a second make it if that is less.
+//! An answer that is read slowly keeps its room to its last byte: once half of the room is taken it has five minutes
+//! altogether, or the time that it needs at a thousand bytes a second if that is less.
 //!
-//! A compressed message of gRPC is unpacked inside the library: it counts once its bytes are known, and before that its
-//! call holds the most that it may unpack to. The room of the largest stays with the call, as the library's buffer
-//! does.
+//! A packed gRPC message is unpacked inside the gRPC library, out of sight: its unpacked size counts once it is known,
+//! and before that the call reserves the most that it can become. The size of the largest one stays reserved until the
+//! call ends, as the library's buffer for unpacking stays allocated.
 //!
-//! What is counted is bytes as they come, unpack and go. What is made of a body is a few times as much for a while: ids
-//! of one digit are two bytes of JSON and eight in memory.
+//! Only bytes that arrive, are unpacked, or are sent count. What a body is parsed into takes a few times as much for a
+//! while: ids of one digit are two bytes of JSON and eight in memory.
 //!
-//! What HTTP/2 holds of an answer that its client does not read is [out of reach](super::answer), and not counted: others
-//! would be refused for as long as that client likes.
+//! What HTTP/2 holds of an answer that its client does not read [cannot be released](super::answer), and is not
+//! counted: otherwise one client could have other requests refused for as long as it likes.
 
 mod framing;
 mod incoming;
@@ -75,8 +75,8 @@ pub struct InFlightLimits {
 }
 
 impl InFlightLimits {
-    /// What suits this machine: of the memory that is free now a 32nd for bodies, of which a few times as much may be made,
-    /// and a 16th for answers; but room for some bodies of `payload_limit`.
+    /// Defaults for this machine: of the memory that is free now a 32nd for bodies, which may be parsed into a few
+    /// times as much, and a 16th for answers; each at least eight times `payload_limit`.
     #[must_use]
     pub fn of_this_machine(payload_limit: usize) -> Self {
         let free = available_bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(16 << 30);
@@ -85,7 +85,7 @@ impl InFlightLimits {
     }
 }
 
-/// Has all routes hold no more than that.
+/// Bounds the bytes that all routes together hold by `limits`.
 pub fn bounded(router: Router, limits: InFlightLimits) -> Router {
     let in_flight = InFlight {
         bodies: Tally::new(limits.bodies, "bodies", "--max-body-bytes-in-flight", gauge!(BODY_BYTES)),
@@ -99,7 +99,7 @@ pub fn bounded(router: Router, limits: InFlightLimits) -> Router {
     router.layer(middleware::from_fn_with_state(in_flight, count))
 }
 
-/// What is held of both.
+/// The bytes held of both kinds.
 #[derive(Clone)]
 struct InFlight {
     bodies: Arc<Tally>,
@@ -108,7 +108,7 @@ struct InFlight {
 
 async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) -> Response {
     let InFlight { bodies, answers } = in_flight;
-    // Who looks how the server is asks for little, and has to be answered.
+    // Health checks and metrics are small, and have to be answered.
     let asks = request.method() == Method::POST && !grpc::is_public(request.uri().path());
     if asks && answers.is_full() {
         return turn_away(request, ApiError::from(answers.no_room())).await;
@@ -118,13 +118,13 @@ async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) 
     let planned = Planned::among(&answers);
     let arrived = Arrived { messages: Arc::default(), bodies: Arc::clone(&bodies), planned: planned.clone() };
     let (mut head, body) = request.into_parts();
-    // On any other path a body is one, whatever its head says: its bytes are no heads of messages.
+    // On any other path a body is a single message, whatever its content type says: its bytes contain no message heads.
     let is_call = grpc::is_call(&head.headers) && grpc::is_service(head.uri.path());
     let framing = is_call.then(Framing::default);
     let body = Incoming::new(body, &bodies, &arrived.messages, framing);
     head.extensions.insert(arrived.clone());
     let answer = next.run(Request::from_parts(head, Body::new(body))).await;
-    // A call of gRPC whose answer is a stream has its own handle, and goes on with it.
+    // A gRPC call whose answer is a stream goes on with a clone of its own.
     drop(arrived);
     if over_http2 && is_one_piece(answer.body()) {
         planned.goes_out();
@@ -145,7 +145,7 @@ async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) 
     answer
 }
 
-/// The response to a request whose answer is given up.
+/// The refusal that is sent instead of an answer for which there is no room.
 fn instead_of(answer: &Response, uri: &Uri, error: ApiError) -> Response {
     let (path, Failure(reason)) = (uri.path(), error.failure());
     counter!(REQUEST_FAILURE, ERR => reason).increment(1);

@@ -13,12 +13,12 @@ use super::tally::Held;
 /// The body of an answer.
 pub(super) struct Outgoing {
     pub(super) body: Body,
-    /// What is known of it before it is read.
+    /// Bytes counted before they are read from the body.
     pub(super) announced: Held,
 }
 
-/// Bytes on their way: they are counted while any part of them is held, and the sender drops the last part when the
-/// socket has taken it.
+/// Bytes being sent. They count until all parts of them are dropped; hyper drops the last part when the socket has
+/// taken it.
 struct Counted {
     data: Bytes,
     #[expect(dead_code, reason = "held until the bytes are dropped")]

@@ -1,4 +1,4 @@
-//! What an answer will take, held from before it is computed until it is written.
+//! Room for an answer, held from before it is computed until it is written.
 
 use std::{
     fmt,
@@ -11,25 +11,25 @@ use std::{
 use super::tally::{Held, Tally};
 use crate::engine::{AnswerRoom, EngineError, HoldAnswers};
 
-/// An answer may have so many bytes more than were planned before it is looked whether there is room for them: such
-/// answers are as many as are worked on at a time.
+/// Bytes that an answer may have beyond what was planned without a check for room: there are no more such answers than
+/// requests that are worked on at a time.
 const MORE_THAN_PLANNED: usize = 64 << 10;
 
-/// The room that is held for an answer that is not written yet; clones share it. An engine holds room for rows as soon
-/// as it knows how many there will be.
+/// The room held for a request's answer that is not written yet; clones share it. An engine reserves room for the rows
+/// as soon as it knows how many there will be.
 #[derive(Clone, Debug)]
 pub(crate) struct Planned(Arc<Plan>);
 
 struct Plan {
     answers: Arc<Tally>,
     held: Mutex<Held>,
-    /// Bytes that are written of a value.
+    /// Bytes written for each value, beside its `f32`.
     written: AtomicUsize,
-    /// In order.
+    /// Run in order when the answer goes out.
     then: Mutex<Vec<Then>>,
 }
 
-/// What is done when an answer goes out.
+/// A callback for when an answer goes out.
 type Then = Box<dyn FnOnce() + Send>;
 
 impl Planned {
@@ -42,27 +42,29 @@ impl Planned {
         }))
     }
 
-    /// Where it is counted.
+    /// The tally in which it is counted.
     pub(super) fn answers(&self) -> &Arc<Tally> {
         &self.0.answers
     }
 
-    /// From now on so many bytes are written of each value, beside its row.
+    /// From now on reserves so many bytes for writing each value, beside its row.
     pub(crate) fn written_in(&self, bytes: usize) {
         self.0.written.store(bytes, Relaxed);
     }
 
-    /// Whether an answer of so many values could ever be held; for one that is computed in parts, before the first of them.
+    /// Checks whether an answer of so many values could ever be held: called before the first part of an answer that is
+    /// computed in parts.
     pub(crate) fn check(&self, values: usize) -> Result<(), EngineError> {
         self.0.answers.check_answer(self.0.bytes(values))
     }
 
-    /// Where engines have it held.
+    /// The handle through which engines reserve room.
     pub(crate) fn room(&self) -> AnswerRoom {
         AnswerRoom::of(self.0.clone())
     }
 
-    /// Holds an answer that has so many bytes now, if there is room for it: for little more than was planned in any case.
+    /// Reserves room for an answer of so many bytes, if there is some. Up to [`MORE_THAN_PLANNED`] bytes more than are
+    /// held always fit, and are not counted here.
     pub(crate) fn fits(&self, bytes: usize) -> Result<(), EngineError> {
         let mut held = self.0.lock();
         let more = bytes.saturating_sub(held.bytes);
@@ -73,7 +75,7 @@ impl Planned {
         Ok(())
     }
 
-    /// The same, for as long as the result lives; nothing is left here.
+    /// The same, and moves what is held to the result, counting all bytes.
     pub(crate) fn becomes(&self, bytes: usize) -> Result<Held, EngineError> {
         self.fits(bytes)?;
         let mut held = self.take();
@@ -81,25 +83,25 @@ impl Planned {
         Ok(held)
     }
 
-    /// Has that done when the answer goes out; never, where it is given up.
+    /// Runs `then` when the answer goes out; never, if it is dropped instead.
     pub(crate) fn when_it_goes_out(&self, then: impl FnOnce() + Send + 'static) {
         self.0.lock_then().push(Box::new(then));
     }
 
-    /// It goes out, and is not given up any more.
+    /// Runs the callbacks: the answer goes out, and cannot be refused any more.
     pub(super) fn goes_out(&self) {
         let then = std::mem::take(&mut *self.0.lock_then());
         then.into_iter().for_each(|then| then());
     }
 
-    /// What is held so far; nothing is left here.
+    /// Moves what is held so far to the result.
     pub(super) fn take(&self) -> Held {
         std::mem::replace(&mut self.0.lock(), self.0.answers.add(0))
     }
 }
 
 impl Plan {
-    /// What so many values take, and what is written of them.
+    /// Bytes of so many values and of what is written of them.
     fn bytes(&self, values: usize) -> usize {
         values.saturating_mul(size_of::<f32>() + self.written.load(Relaxed))
     }

@@ -1,4 +1,4 @@
-//! How many bytes of one kind are held, and what is refused where there is no room.
+//! Counting the bytes held of one kind, and refusing more when there is no room.
 
 use std::{
     error::Error,
@@ -16,10 +16,10 @@ use crate::{
     metric_names::{ADMISSION_REFUSALS, REASON, refusal},
 };
 
-/// When a retry is worth it. When a client will read on is not known.
+/// When to retry: a fixed time, for it is unknown when clients will read on.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Bytes of one kind.
+/// The bytes held of one kind.
 pub(super) struct Tally {
     pub(super) held: AtomicUsize,
     pub(super) limit: usize,
@@ -28,30 +28,31 @@ pub(super) struct Tally {
     gauge: Gauge,
 }
 
-/// So many of them, until this is dropped.
+/// So many of them, released when this is dropped.
 pub(crate) struct Held {
     pub(super) tally: Arc<Tally>,
     pub(super) bytes: usize,
 }
 
-/// Where an answer is held until its client has taken it. An extension of the answer, for a caller that waits for that.
+/// The tally that counts an answer until its client has taken it. An extension of the answer, for the code that sends
+/// it.
 #[derive(Clone)]
 pub(in crate::net) struct Room(pub(super) Arc<Tally>);
 
 impl Room {
-    /// Whether others may soon be refused.
+    /// Whether half of the room or more is taken.
     pub(in crate::net) fn is_pressed(&self) -> bool {
         self.0.is_pressed()
     }
 
-    /// One that is.
+    /// One for which [`Room::is_pressed`] holds.
     #[cfg(test)]
     pub(in crate::net) fn pressed() -> Self {
         Self(Tally::new(0, "answers", "--no-flag", Gauge::noop()))
     }
 }
 
-/// Why no more are taken.
+/// The limit is reached.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(
     "the server holds {held} bytes of {what}, and takes no more than {limit} (`{flag}`): retry in {} s",
@@ -65,12 +66,12 @@ pub(crate) struct NoRoom {
 }
 
 impl NoRoom {
-    /// When it is worth asking again.
+    /// When to retry.
     pub(crate) fn retry_after() -> Duration {
         RETRY_AFTER
     }
 
-    /// The one that made reading a body fail, if one did.
+    /// The `NoRoom` among the causes of an error that reading a body gave, if any.
     pub(crate) fn behind<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
         let mut causes = std::iter::successors(Some(error), |&error| error.source());
         causes.find_map(|error| error.downcast_ref())
@@ -87,19 +88,19 @@ impl Tally {
         self.held.load(Relaxed) >= self.limit
     }
 
-    /// Whether others may soon be refused.
+    /// Whether half of the room or more is taken.
     pub(super) fn is_pressed(&self) -> bool {
         self.held.load(Relaxed) >= self.limit / 2
     }
 
-    /// Counts what is there in any case.
+    /// Counts bytes that are held in any case, without checking the limit.
     pub(super) fn add(self: &Arc<Self>, bytes: usize) -> Held {
         self.held.fetch_add(bytes, Relaxed);
         self.gauge.increment(bytes as f64);
         Held { tally: Arc::clone(self), bytes }
     }
 
-    /// Counts what can still be refused.
+    /// Counts bytes unless they exceed the limit.
     pub(super) fn take(self: &Arc<Self>, bytes: usize) -> Result<Held, NoRoom> {
         let taken = self.add(bytes);
         if self.held.load(Relaxed) > self.limit {
@@ -115,7 +116,7 @@ impl Tally {
         if bytes > limit { Err(EngineError::AnswerTooLarge { bytes, limit }) } else { Ok(()) }
     }
 
-    /// Counts `more` bytes of an answer that has `bytes` with them.
+    /// Counts `more` bytes of an answer that has `bytes` bytes with them.
     pub(super) fn take_for_answer(self: &Arc<Self>, bytes: usize, more: usize) -> Result<Held, EngineError> {
         self.check_answer(bytes)?;
         let limit = self.limit;
@@ -136,19 +137,19 @@ impl Tally {
 }
 
 impl Held {
-    /// So many of them apart, or all there are.
+    /// Splits off so many bytes, or all there are.
     pub(super) fn split(&mut self, bytes: usize) -> Self {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         Self { tally: Arc::clone(&self.tally), bytes }
     }
 
-    /// Both together.
+    /// Adds the bytes of `other`.
     pub(super) fn join(&mut self, mut other: Self) {
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
-    /// So many of them from now on.
+    /// Holds exactly so many bytes from now on, without checking the limit.
     pub(super) fn resize(&mut self, bytes: usize) {
         drop(self.split(self.bytes.saturating_sub(bytes)));
         self.join(self.tally.add(bytes - self.bytes));

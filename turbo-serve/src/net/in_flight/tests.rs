@@ -111,8 +111,8 @@ fn a_packed_message_counts_as_all_that_it_may_become_until_it_is_known() {
     assert_eq!(held(), 100, "what it became is known by now");
 }
 
-/// After how many seconds a call is given up whose client sends a piece every twenty, and then nothing; `None` is never.
-/// The messages that are whole are taken as those of a stream, or wait for the call's end.
+/// After how many seconds a call is cancelled whose client sends a piece every 20 s, and then nothing; `None` is never.
+/// Complete messages are taken as those of a stream, or wait for the call's end.
 async fn given_up_after(pieces: &[&'static [u8]], are_taken: bool, room_is_scarce: bool) -> Option<u64> {
     let (tally, messages) = (tally(100), Arc::new(Messages::default()));
     let others = tally.add(if room_is_scarce { 50 } else { 0 });
@@ -133,7 +133,7 @@ async fn given_up_after(pieces: &[&'static [u8]], are_taken: bool, room_is_scarc
     };
     let error = tokio::time::timeout(Duration::from_secs(600), read).await.ok()?;
     assert!(error.contains("the call is unfinished"), "{error}");
-    messages.lock().clear(); // as when the handler ends
+    messages.lock().clear(); // as the handler does when it is dropped
     assert_eq!(tally.held.load(Relaxed), others.bytes);
     Some(began.elapsed().as_secs())
 }

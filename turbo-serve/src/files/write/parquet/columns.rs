@@ -1,6 +1,6 @@
-//! Answers as columns: which there are for each kind of answer, and their values with levels.
+//! Answers as columns: the columns of each kind of answer, and their values with levels.
 //!
-//! Levels are Parquet's own account of what is missing and where lists begin (Melnik et al., "Dremel", VLDB'10).
+//! Levels are Parquet's encoding of missing values and of where lists begin (Melnik et al., "Dremel", VLDB'10).
 
 use std::{io, sync::Arc};
 
@@ -24,7 +24,7 @@ pub(super) struct Table {
     rows: usize,
 }
 
-/// How a column is there.
+/// The shape of a column.
 #[derive(Clone, Copy, PartialEq)]
 enum Shape {
     /// A value per row.
@@ -41,10 +41,10 @@ enum Values {
     Texts(Levels<ByteArray>),
 }
 
-/// Values, and for each place in the column how much of its path is there and whether it goes on with a list.
+/// Values, with a definition and a repetition level for each entry of the column.
 struct Levels<T> {
     values: Vec<T>,
-    /// Of all values.
+    /// Bytes of all values.
     bytes: usize,
     definition: Vec<i16>,
     repetition: Vec<i16>,
@@ -251,7 +251,7 @@ impl<T> Levels<T> {
             self.repetition.push(0);
             return;
         }
-        // A list's element is there when the list is, and one more.
+        // An element of a list has one definition level more than the list.
         let there = if shape == Shape::List { 2 } else { 1 };
         self.definition.resize(self.definition.len() + count, there);
         self.repetition.push(0);
