@@ -33,8 +33,9 @@ pub(crate) fn routes(fixture: &str) -> Router {
 }
 
 fn routes_with(fixture: &str, options: OpenOptions, config: EngineConfig) -> Router {
+    let metrics = Metrics::install().unwrap(); // before an engine holds any
     let engine = engine(fixture, options, config);
-    router(Arc::new(engine), Metrics::install().unwrap(), HttpOptions::default())
+    router(Arc::new(engine), metrics, HttpOptions::default())
 }
 
 /// The engine with the model of that folder.
