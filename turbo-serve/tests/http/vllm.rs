@@ -101,6 +101,10 @@ fn logits_become_scores_as_the_folder_or_the_request_says() {
     model.pair_score_function = ScoreFunction::Identity;
     let server = Server::with_model(model);
     assert_scores(&asked(&server, json!({})), &[raw], 4);
+    // What is trained to give numbers gives them, whatever function its folder names.
+    let mut model = classifier(["LABEL_0"]);
+    model.score_function = ScoreFunction::Identity;
+    assert_scores(&asked(&Server::with_model(model), json!({})), &[raw], 4);
     // Which is not what `/rerank` does: it has scores between 0 and 1.
     let ranked = server.post("/v1/rerank", r#"{"query":"q","documents":["c"]}"#).json();
     let score = ranked["results"][0]["relevance_score"].as_f64().unwrap();

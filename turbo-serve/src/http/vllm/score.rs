@@ -128,6 +128,10 @@ pub(in crate::http) async fn score(
     let model = &target.engine().info().model;
     let how = match Ability::of(model) {
         Ability::Rerank if body.activation() == Some(false) => How::Pairs(ScoreFunction::Identity),
+        // What a folder says of its problem goes before the function that it names.
+        Ability::Rerank if model.score_function == ScoreFunction::Identity => {
+            How::Pairs(ScoreFunction::Identity)
+        }
         Ability::Rerank => How::Pairs(model.pair_score_function),
         _ => How::Vectors,
     };
