@@ -56,7 +56,7 @@ impl RowKernel {
     /// to a group. None where all are too short.
     ///
     /// That departs from the paper, where two and four rows together are faster: on an H200 one row is as fast or faster from
-    /// 200 columns on, but for 0.8 to 8.0 % at three of 52 sizes (`turbo-bench/results/gpu.md`).
+    /// 200 columns on, but for 0.6 to 8.8 % at three of 52 sizes (`turbo-bench/results/gpu.md`).
     pub(crate) fn choose(kernels: &[RowKernel], columns: usize) -> Option<&RowKernel> {
         Self::of_class(kernels, columns).next()
     }

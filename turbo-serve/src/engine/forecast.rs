@@ -239,8 +239,9 @@ impl Forecast {
     /// Settles a request whose inputs are tokenized: those in `missing`, by number and tokens, have to be computed, and
     /// the others need not. Called again for inputs that have to be computed after all, because a promise was broken.
     ///
-    /// # Errors [`EngineError::TooLate`]; [`EngineError::Expired`] where its client allows less time than it takes even
-    /// alone, so that a retry is of no use.
+    /// # Errors
+    /// [`EngineError::TooLate`]; [`EngineError::Expired`] where its client allows less time than it takes even alone, so
+    /// that a retry is of no use.
     ///
     /// # Panics
     /// If `missing` is empty and the request has a deadline.

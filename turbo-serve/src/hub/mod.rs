@@ -12,8 +12,8 @@
 //! | variable | what it changes |
 //! |---|---|
 //! | `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME` | where the cache is |
-//! | `HF_TOKEN`, `HUGGING_FACE_HUB_TOKEN`, `HF_TOKEN_PATH` the token; else the file that `hf auth login` writes |
-//! | `HF_HUB_OFFLINE`, `TRANSFORMERS_OFFLINE` the Hub is not contacted, only the cache is used |
+//! | `HF_TOKEN`, `HUGGING_FACE_HUB_TOKEN`, `HF_TOKEN_PATH` | the token; else the file that `hf auth login` writes |
+//! | `HF_HUB_OFFLINE`, `TRANSFORMERS_OFFLINE` | the Hub is not contacted, only the cache is used |
 //! | `HF_ENDPOINT` | another Hub |
 
 mod ask;

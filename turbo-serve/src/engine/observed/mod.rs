@@ -1,9 +1,9 @@
 //! Recent activity of an engine, recorded for dashboards.
 //!
 //! ```text
-//! worker ────────────▶ batches, by the second, costs    it never waits: a batch that ends during a read is not
-//! recorded tokenizer threads ─▶ cache hits, by the second ┐ request futures ───▶ latencies of a minute ────┴────▶
-//! Observed
+//! worker ────────────▶ batches, by the second, costs    it never waits: what ends during a read is not recorded
+//! tokenizer threads ─▶ cache hits, by the second ┐
+//! request futures ───▶ latencies of a minute ────┴────▶ Observed
 //! ```
 //!
 //! All memory is taken at start. What the metrics count is counted here too, at the same places, so that both agree
