@@ -113,15 +113,19 @@ pub(crate) struct BiasArguments<V> {
 
 #[cfg(any(feature = "cuda", feature = "testing", test))]
 impl<V> BiasArguments<V> {
+    const NONE: u32 = 0;
+    const BUCKETS: u32 = 1;
+    const ALIBI: u32 = 2;
+
     /// Of a checked bias, or of none.
     pub(crate) fn of(bias: Option<RelativeBias<V>>) -> Self {
         let narrow = |size| u32::try_from(size).unwrap_or(u32::MAX);
         let (kind, table, [num_buckets, max_distance]) = match bias {
-            None => (0, None, [0; 2]),
+            None => (Self::NONE, None, [0; 2]),
             Some(RelativeBias::Buckets { table, num_buckets, max_distance }) => {
-                (1, Some(table), [num_buckets, max_distance].map(narrow))
+                (Self::BUCKETS, Some(table), [num_buckets, max_distance].map(narrow))
             }
-            Some(RelativeBias::Alibi) => (2, None, [0; 2]),
+            Some(RelativeBias::Alibi) => (Self::ALIBI, None, [0; 2]),
         };
         Self { kind, table, num_buckets, max_distance }
     }

@@ -23,7 +23,8 @@ impl Cores {
     }
 
     /// Has `thread` use all of them but `core`, where there are others; so far it used all but `before`. If it did not,
-    /// another process has changed its cores since, as `taskset` does, and that stays; the same set is not noticed.
+    /// another process or thread has changed its cores since, as `taskset` does, and that stays; the same set is not
+    /// noticed.
     pub(super) fn keep_off(&self, thread: i32, before: usize, core: usize) {
         system::keep_off(&self.0, thread, before, core);
     }

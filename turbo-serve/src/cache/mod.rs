@@ -203,8 +203,8 @@ impl ResponseCache {
         self.0.memory.get(key)
     }
 
-    /// Keeps a copy of `values` under `key` until it is evicted; queues it for the places behind memory, if `key` is
-    /// lasting.
+    /// Keeps a copy of `values` under `key` until it is evicted, and queues it for the places behind memory if `key` is
+    /// lasting. Neither is done for values that are too large for memory.
     pub fn put(&self, key: Key, values: &[f32]) {
         if let Some(values) = self.hold(key, values)
             && key.is_lasting()

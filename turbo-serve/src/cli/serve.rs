@@ -56,10 +56,10 @@ Try it:
 ///
 /// Answers as text-embeddings-inference does (/embed, /embed_all, /embed_sparse, /similarity, /predict, /rerank,
 /// /tokenize, /decode, /info, /health, /metrics), /v1/embeddings as OpenAI does, /v1/rerank as Cohere and Jina do, and
-/// /score and /classify as vLLM does. The model's folder says what it is for; the other routes name the one to use. When the server is ready it prints `listening on http://ADDRESS` on
-/// standard output; logs go to standard error. SIGTERM and Ctrl-C stop it after the accepted requests are answered. A
-/// second signal stops it at once, as does the end of `--shutdown-grace-ms`: requests that still wait are refused, and
-/// the exit code is 1.
+/// /score and /classify as vLLM does. The model's folder says what it is for; the other routes name the one to use. When
+/// the server is ready it prints `listening on http://ADDRESS` on standard output; logs go to standard error. SIGTERM and
+/// Ctrl-C stop it after the accepted requests are answered. A second signal stops it at once, as does the end of
+/// `--shutdown-grace-ms`: requests that still wait are refused, and the exit code is 1.
 ///
 /// `--config` serves several models, their versions and names.
 #[derive(Args, Clone)]
@@ -334,7 +334,7 @@ pub(super) fn open(arguments: &Arguments, host: Host, among: Among) -> Result<En
     let warn = |warning: &str| tracing::warn!("{warning}");
     let local =
         arguments.tei.with_token(&arguments.model).local_with(arguments.dense_path.as_deref(), warn)?;
-    // After the fetching, which does not disturb measurements. A load that panicked leaves nothing that the next would find.
+    // After the fetching, which does not disturb measurements. A load that panicked leaves nothing behind for the next.
     let _alone = loading.lock().unwrap_or_else(PoisonError::into_inner);
     let name = name.or(arguments.tei.served_model_name().map(str::to_owned)).unwrap_or(local.name);
     let fingerprint = config.cache.as_ref().is_some_and(ResponseCache::is_lasting);

@@ -100,7 +100,10 @@ impl Promises {
             !job.ticket.is_withdrawn() && settled().map_err(|too_late| job.ticket.refuse(too_late)).is_ok()
         });
         if !jobs.is_empty() {
-            tracing::debug!(inputs = jobs.len(), "computed again: the first who wanted it came to nothing");
+            tracing::debug!(
+                inputs = jobs.len(),
+                "computed again: the first request for it failed or was cancelled"
+            );
             self.inbox.submit(jobs);
         }
     }

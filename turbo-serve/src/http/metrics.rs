@@ -167,7 +167,7 @@ fn keep_up(prometheus: PrometheusHandle) {
         }
     };
     if let Err(error) = thread::Builder::new().name("metrics".to_owned()).spawn(upkeep) {
-        tracing::warn!(%error, "no thread for metrics: they take memory until somebody reads `/metrics`");
+        tracing::warn!(%error, "no thread for metrics: they take memory until `/metrics` is read");
     }
 }
 

@@ -14,7 +14,7 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
 use crate::http::{ApiError, turn_away};
 
-/// For how long a browser may cache a preflight answer; browsers cap it at two hours or less.
+/// For how long a browser may cache a preflight answer.
 const MAX_AGE: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// An origin of web pages: `https://example.org`, or `*` for all.

@@ -36,7 +36,7 @@ pub struct ApiKey(Arc<str>);
 
 /// An empty key, which would protect nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it is empty: give a key, or leave it out to answer everybody")]
+#[error("it is empty: give a key, or leave it out to answer without one")]
 pub struct EmptyKey;
 
 impl FromStr for ApiKey {

@@ -66,7 +66,7 @@ impl Listener {
             Self::Unix(socket) => socket.close(|stream| connections.begin(ready(Ok(stream)))),
         };
         if let Err(error) = closed {
-            tracing::warn!(%error, "who stood at the door when the server stopped is cut off");
+            tracing::warn!(%error, "connections that were queued when the server stopped are cut off");
         }
     }
 }
@@ -126,7 +126,7 @@ pub(super) fn take_in_the_last(mut accept: impl FnMut() -> io::Result<()>) {
     for _ in 0..MOST_AT_THE_DOOR {
         match accept() {
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-            Err(error) => tracing::debug!(%error, "somebody at the door is not taken in"),
+            Err(error) => tracing::debug!(%error, "a queued connection is not accepted"),
             Ok(()) => {}
         }
     }

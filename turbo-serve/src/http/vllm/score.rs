@@ -136,8 +136,11 @@ pub(in crate::http) async fn score(
         _ => How::Vectors,
     };
     let name = model.name.clone();
-    check_memory(&target, &how, &first, &second)?;
+    if let How::Vectors = how {
+        check_vectors(&target, first.len() + second.len())?;
+    }
     let target = target.begun()?;
+    let first_field = first.field;
     let (mut texts, mut no_room) = ([first.list.texts, second.list.texts], NoRoom::Fails);
     for (texts, most_tokens) in texts.iter_mut().zip(most_tokens) {
         if let Some(limit) = most_tokens {
@@ -145,6 +148,10 @@ pub(in crate::http) async fn score(
         }
     }
     let [first, second] = texts;
+    if let (How::Pairs(_), [query]) = (&how, first.as_slice()) {
+        let at_a_time = target.engine().info().max_client_batch_size;
+        check_copies(first_field, query, second.len().min(AT_ONCE * at_a_time))?;
+    }
     let (firsts, id) = (first.len(), id_of("score", body.request_id));
     let (inputs, output): (Box<dyn Iterator<Item = Input> + Send>, _) = match how {
         How::Pairs(_) => (pairs(first, second), OutputKind::RAW),
@@ -235,19 +242,10 @@ fn check_sides(target: &Target, server: &Server, first: &Texts, second: &Texts) 
     check_at_once(target, second.field, second.len(), at_a_time)
 }
 
-/// Refuses pairs, or vectors, that would take too much memory.
-fn check_memory(target: &Target, how: &How, first: &Texts, second: &Texts) -> Result<(), ApiError> {
-    let info = target.engine().info();
-    match (how, first.list.texts.as_slice()) {
-        (How::Pairs(_), [query]) => {
-            check_copies(first.field, query, second.len().min(AT_ONCE * info.max_client_batch_size))
-        }
-        (How::Pairs(_), _) => Ok(()),
-        (How::Vectors, _) => {
-            let values = (first.len() + second.len()) * info.model.rows.pooled.unwrap_or(0);
-            target.planned().map_or(Ok(()), |planned| Ok(planned.check(values)?))
-        }
-    }
+/// Refuses vectors that would take too much memory.
+fn check_vectors(target: &Target, texts: usize) -> Result<(), ApiError> {
+    let values = texts * target.engine().info().model.rows.pooled.unwrap_or(0);
+    target.planned().map_or(Ok(()), |planned| Ok(planned.check(values)?))
 }
 
 /// What a model looks at: the only first text beside each of the second ones, or each beside its own.
