@@ -22,6 +22,7 @@
 //! | `POST /v1/rerank`, `POST /v2/rerank` | Cohere's and Jina's results, the best first |
 //! | `POST /score`, `POST /v1/score` | vLLM's list of scores of pairs, in their order |
 //! | `POST /classify` | vLLM's list of labels, with the probabilities of all |
+//! | `POST /v2/embed` | Cohere's vectors, by the types that they are written in |
 //! | `POST /pipeline/{task}` | the tasks of Hugging Face's inference clients, as they send and read them |
 //! | `POST /tokenize`, `POST /decode` | what the model reads of a text, and back |
 //! | `POST /`, `POST /invocations` | the one of these that the model is for |
@@ -56,6 +57,7 @@ mod ability;
 mod answer;
 mod body;
 mod call;
+mod cohere;
 mod dashboard;
 mod error;
 pub(crate) mod headers;

@@ -18,7 +18,7 @@ use super::{
     Metrics,
     ability::Ability,
     body::{discard, unasked},
-    call, dashboard,
+    call, cohere, dashboard,
     error::{ApiError, KserveError, OpenAiError, RerankError, TeiError},
     kserve,
     model_path::in_one_segment,
@@ -172,8 +172,8 @@ pub(super) fn get_alone<H: Handler<T, Server>, T: 'static>(handler: H) -> Method
 /// The routes themselves, of the default model or of one that stands before them.
 pub(super) fn routes() -> Routes {
     use openapi::{
-        openai as as_openai, pipeline as task, rerank as ranks, server as about, tei as as_tei,
-        vllm as as_vllm,
+        cohere as as_cohere, openai as as_openai, pipeline as task, rerank as ranks, server as about,
+        tei as as_tei, vllm as as_vllm,
     };
     Routes::default()
         .post("/embed", tei::embed, as_tei::embed())
@@ -187,6 +187,7 @@ pub(super) fn routes() -> Routes {
         .post("/score", vllm::score, as_vllm::score("score"))
         .post("/v1/score", vllm::score, as_vllm::score("score_v1"))
         .post("/classify", vllm::classes, as_vllm::classify())
+        .post("/v2/embed", cohere::embed, as_cohere::embed())
         .post("/pipeline/feature-extraction", tei::embed, task::feature_extraction())
         .post("/pipeline/sentence-similarity", tei::similarity, task::sentence_similarity())
         .post("/pipeline/text-classification", pipeline::text_classification, task::text_classification())
@@ -272,10 +273,10 @@ pub(super) async fn refuse(uri: &Uri, request: Request, error: ApiError) -> Resp
 pub(crate) fn refused(path: &str, error: ApiError) -> Response {
     if path.ends_with("/v1/rerank") || path.ends_with("/v2/rerank") {
         RerankError::from(error).into_response()
-    } else if path == "/v2" || path.starts_with("/v2/") {
+    } else if path != "/v2/embed" && (path == "/v2" || path.starts_with("/v2/")) {
         KserveError::from(error).into_response()
     } else if path.contains("/v1/")
-        || ["/embeddings", "/score", "/classify"].iter().any(|route| path.ends_with(route))
+        || ["/embeddings", "/score", "/classify", "/v2/embed"].iter().any(|route| path.ends_with(route))
     {
         OpenAiError::from(error).into_response()
     } else {

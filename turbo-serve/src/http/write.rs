@@ -29,6 +29,32 @@ pub(super) enum Encoding {
     Float,
     /// A JSON string: base64 of the little-endian `f32`s.
     Base64,
+    /// A JSON list with a number for each eight values, from -128 on: a bit of each, the first one's the highest, which is
+    /// set unless the value is below 0.
+    Binary,
+    /// The same from 0 on.
+    Ubinary,
+}
+
+impl Encoding {
+    /// Bytes to expect of one value, and of what stands between values.
+    pub(super) fn bytes_per_value(self) -> usize {
+        match self {
+            Self::Float => BYTES_PER_VALUE,
+            Self::Base64 => 6,
+            Self::Binary | Self::Ubinary => 1,
+        }
+    }
+
+    /// What it is called among Cohere's types.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Float => "float",
+            Self::Base64 => "base64",
+            Self::Binary => "binary",
+            Self::Ubinary => "ubinary",
+        }
+    }
 }
 
 /// `[[f32]]`: the values of each input as one list.
@@ -94,10 +120,7 @@ pub(super) fn openai_list(
     out.extend_from_slice(br#"{"object":"list","data":"#);
     list(&mut out, inputs.iter().enumerate(), |out, (index, row)| {
         out.extend_from_slice(br#"{"object":"embedding","embedding":"#);
-        match encoding {
-            Encoding::Float => numbers(out, &row.values),
-            Encoding::Base64 => base64_string(out, &row.values),
-        }
+        encoded(out, &row.values, encoding);
         out.extend_from_slice(br#","index":"#);
         json(out, &index);
         out.push(b'}');
@@ -109,6 +132,39 @@ pub(super) fn openai_list(
     out.extend_from_slice(br#","total_tokens":"#);
     json(&mut out, &tokens);
     out.extend_from_slice(b"}}");
+    Ok(out)
+}
+
+/// Cohere's vectors by their types, each of which is there once; `tokens` is what it bills.
+pub(super) fn embeddings_by_type(
+    inputs: &[Row],
+    types: &[Encoding],
+    id: &str,
+    texts: &[String],
+    tokens: usize,
+) -> Result<Vec<u8>, NotFinite> {
+    check_finite(inputs)?;
+    let bytes: usize = types.iter().map(|it| it.bytes_per_value()).sum();
+    let echoed: usize = texts.iter().map(|text| text.len() + 8).sum();
+    let mut out = Vec::with_capacity(values_in(inputs) * bytes + echoed + 256);
+    out.extend_from_slice(br#"{"id":"#);
+    json(&mut out, id);
+    out.extend_from_slice(br#","embeddings":{"#);
+    for (index, &encoding) in types.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        json(&mut out, encoding.name());
+        out.push(b':');
+        list(&mut out, inputs, |out, row| encoded(out, &row.values, encoding));
+    }
+    out.extend_from_slice(br#"},"texts":"#);
+    json(&mut out, texts);
+    out.extend_from_slice(br#","meta":{"api_version":{"version":"2"},"billed_units":{"input_tokens":"#);
+    json(&mut out, &tokens);
+    out.extend_from_slice(br#"},"tokens":{"input_tokens":"#);
+    json(&mut out, &tokens);
+    out.extend_from_slice(br#"}},"response_type":"embeddings_by_type"}"#);
     Ok(out)
 }
 
@@ -147,8 +203,27 @@ fn numbers(out: &mut Vec<u8>, values: &[f32]) {
     json(out, values);
 }
 
+fn encoded(out: &mut Vec<u8>, values: &[f32], encoding: Encoding) {
+    match encoding {
+        Encoding::Float => numbers(out, values),
+        Encoding::Base64 => base64_string(out, values),
+        Encoding::Binary => list(out, bits(values), |out, byte| json(out, &(i16::from(byte) - 128))),
+        Encoding::Ubinary => list(out, bits(values), |out, byte| json(out, &byte)),
+    }
+}
+
+/// A bit for each value, of which the last byte may have fewer than eight.
+fn bits(values: &[f32]) -> impl Iterator<Item = u8> {
+    let bit = |(place, &value): (usize, &f32)| u8::from(value >= 0.0) << (7 - place);
+    values.chunks(8).map(move |eight| eight.iter().enumerate().map(bit).sum())
+}
+
+fn le_bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
 fn base64_string(out: &mut Vec<u8>, values: &[f32]) {
-    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let bytes = le_bytes(values);
     out.push(b'"');
     let start = out.len();
     out.resize(start + bytes.len().div_ceil(3) * 4, 0);
@@ -182,6 +257,21 @@ mod tests {
             openai_list(&[row(&[1.0], 1)], Encoding::Base64, "m", 1).unwrap(),
             br#"{"object":"list","data":[{"object":"embedding","embedding":"AACAPw==","index":0}],"model":"m","usage":{"prompt_tokens":1,"total_tokens":1}}"#
         );
+    }
+
+    #[test]
+    fn cohere_s_types_are_there_in_their_order() {
+        let values = [1.0, -0.5, 0.0, -0.0, -1.0, 2.0, -3.0, 4.0];
+        let types = [Encoding::Ubinary, Encoding::Float, Encoding::Binary, Encoding::Base64];
+        let text = "a \"b\"".to_owned();
+        let out = embeddings_by_type(&[row(&values, 8)], &types, "embd-1", &[text], 3).unwrap();
+        let expected = format!(
+            r#"{{"id":"embd-1","embeddings":{{"ubinary":[[181]],"float":[[1.0,-0.5,0.0,-0.0,-1.0,2.0,-3.0,4.0]],"binary":[[53]],"base64":["{}"]}},"texts":["a \"b\""],"meta":{{"api_version":{{"version":"2"}},"billed_units":{{"input_tokens":3}},"tokens":{{"input_tokens":3}}}},"response_type":"embeddings_by_type"}}"#,
+            STANDARD.encode(le_bytes(&values))
+        );
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+        assert_eq!(bits(&[-1.0; 8]).collect::<Vec<_>>(), [0]);
+        assert_eq!(bits(&[1.0; 16]).collect::<Vec<_>>(), [255, 255]);
     }
 
     #[test]

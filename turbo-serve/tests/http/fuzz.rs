@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Every route that reads a body, with the model that answers it.
-const ROUTES: [(Model, &str); 23] = [
+const ROUTES: [(Model, &str); 24] = [
     (Model::Vectors, "/embed"),
     (Model::Vectors, "/embed_all"),
     (Model::Vectors, "/v1/embeddings"),
@@ -26,6 +26,7 @@ const ROUTES: [(Model, &str); 23] = [
     (Model::Vectors, "/v1/score"),
     (Model::Ranks, "/score"),
     (Model::Scores, "/classify"),
+    (Model::Vectors, "/v2/embed"),
     (Model::Vectors, "/tokenize"),
     (Model::Vectors, "/decode"),
     (Model::Vectors, "/invocations"),
@@ -87,6 +88,7 @@ impl Servers {
                 assert!(
                     answer.is_array()
                         || answer["object"] == "list"
+                        || answer["embeddings"].is_object()
                         || answer["answer"].is_string()
                         || answer["predictions"].is_array(),
                     "{answer}"
@@ -161,6 +163,10 @@ fn request_value() -> impl Strategy<Value = Value> {
         "text_1",
         "text_2",
         "truncate_prompt_tokens",
+        "input_type",
+        "embedding_types",
+        "max_tokens",
+        "output_dimension",
         "instances",
         "raw_scores",
         "return_text",
@@ -192,6 +198,15 @@ fn request_value() -> impl Strategy<Value = Value> {
     })
 }
 
+/// The body without what one of the routes would always refuse: Cohere's texts have no `inputs` beside them.
+fn fitting((_, path): (Model, &str), body: &Value) -> Value {
+    let mut body = body.clone();
+    if let (Some(fields), "/v2/embed") = (body.as_object_mut(), path) {
+        fields.remove("inputs");
+    }
+    body
+}
+
 #[test]
 fn requests_of_the_right_form_are_answered() {
     // the strategies below must reach beyond errors, else they say nothing about answers
@@ -201,7 +216,9 @@ fn requests_of_the_right_form_are_answered() {
     for route in ROUTES {
         let answered = bodies
             .iter()
-            .filter(|body| servers.send(route, body.to_string().as_bytes()) == StatusCode::OK)
+            .filter(|&body| {
+                servers.send(route, fitting(route, body).to_string().as_bytes()) == StatusCode::OK
+            })
             .count();
         assert!(answered > 10, "{route:?} answered {answered} of 200");
     }
@@ -219,7 +236,7 @@ fn any_bytes() {
 fn any_json() {
     let servers = Servers::new();
     proptest!(ProptestConfig::with_cases(1000), |(route in select(&ROUTES[..]), body in request_value())| {
-        servers.send(route, body.to_string().as_bytes());
+        servers.send(route, fitting(route, &body).to_string().as_bytes());
     });
 }
 

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 
 mod answers;
+mod cohere;
 mod dashboard;
 mod engine;
 mod fake;

@@ -226,6 +226,12 @@ fn dense_modules_and_prompts_of_a_folder_are_used() {
     assert_ne!(embed("cat", Some("query")), embed("cat", None));
     let reply = server.post("/embed", r#"{"inputs":"cat","prompt_name":"x"}"#);
     assert_tei("prompt", &reply, 422, "Validation", "this model's prompts are `document`, `query`");
+    let of_type = |text: &str, input_type: &str| {
+        let body = json!({ "texts": [text], "input_type": input_type });
+        ok(&server.post("/v2/embed", body.to_string()))["embeddings"]["float"].clone()
+    };
+    assert_eq!(of_type("cat", "search_query"), embed("cat", Some("query")));
+    assert_eq!(of_type("cat", "search_document"), embed("cat", Some("document")));
     let named = turbo_serve::engine::DefaultPrompt::Named("query".into());
     let defaulted =
         start("tiny-dense", OpenOptions { default_prompt: Some(named), ..OpenOptions::default() });

@@ -189,3 +189,46 @@ fn vllm_s_scores_of_vectors_are_their_cosines() {
         assert!((got - expected).abs() <= 4.0 * TOLERANCE, "{got} at {index}, expected {expected}");
     }
 }
+
+#[test]
+fn cohere_s_types_are_the_same_vectors_alone_and_in_company() {
+    let (server, sentences) = start();
+    let texts: Vec<&str> = sentences.iter().map(|sentence| sentence.text.as_str()).collect();
+    let ask = |texts: Value| {
+        let body = json!({ "texts": texts, "embedding_types": ["float", "base64", "binary", "ubinary"] });
+        let reply = server.post("/v2/embed", body.to_string());
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        reply.json()
+    };
+    let together = ask(json!(texts));
+    let tokens: usize = sentences.iter().map(|sentence| sentence.input_ids.len()).sum();
+    assert_eq!(together["meta"]["billed_units"]["input_tokens"], tokens);
+    let by_type = &together["embeddings"];
+    let floats = rows(&by_type["float"]);
+    for (index, sentence) in sentences.iter().enumerate() {
+        assert_near(&sentence.text, &floats[index], &sentence.embedding);
+        let bytes = STANDARD.decode(by_type["base64"][index].as_str().unwrap()).unwrap();
+        let row: Vec<u8> = floats[index].iter().flat_map(|value| value.to_le_bytes()).collect();
+        assert_eq!(bytes, row, "{}", sentence.text);
+        let bits = floats[index].iter().map(|value| if value.is_sign_negative() { '0' } else { '1' });
+        let bits: String = bits.collect();
+        for (at, byte) in by_type["ubinary"][index].as_array().unwrap().iter().enumerate() {
+            assert_eq!(format!("{:08b}", byte.as_u64().unwrap()), bits[8 * at..8 * at + 8]);
+            assert_eq!(by_type["binary"][index][at], byte.as_i64().unwrap() - 128);
+        }
+        let alone = ask(json!([sentence.text]));
+        for (name, vectors) in by_type.as_object().unwrap() {
+            assert_eq!(alone["embeddings"][name][0], vectors[index], "{name} {}", sentence.text);
+        }
+    }
+    let long = json!({ "texts": ["hello", "hello ".repeat(20)], "truncate": "NONE", "max_tokens": 8 });
+    let said = "input 1 has 22 tokens, at most 8 are possible: shorten it";
+    assert_openai("22 tokens", &server.post("/v2/embed", long.to_string()), 422, "Validation", said);
+    let short = json!({ "texts": [texts[0]], "output_dimension": 8 });
+    let answer = server.post("/v2/embed", short.to_string()).json();
+    let row = rows(&answer["embeddings"]["float"]).remove(0);
+    assert!(
+        row.len() == 8 && (row.iter().map(|value| value * value).sum::<f32>() - 1.0).abs() < 1e-5,
+        "{row:?}"
+    );
+}

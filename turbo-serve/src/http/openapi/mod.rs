@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 use super::{kserve::routes as of_kserve, router::routes};
 
 pub(super) use operation::Operation;
-pub(super) use operations::{kserve, openai, pipeline, rerank, server, tei, vllm};
+pub(super) use operations::{cohere, kserve, openai, pipeline, rerank, server, tei, vllm};
 
 /// The page: it reads the document that lies beside it, and nothing else.
 const PAGE: &str = include_str!("page.html");
@@ -54,7 +54,7 @@ fn document() -> Value {
             "title": "turbo",
             "version": env!("CARGO_PKG_VERSION"),
             "summary": "Transformer models whose inputs vary in length",
-            "description": "Routes of text-embeddings-inference, OpenAI's embeddings, Cohere's and Jina's rerankers, vLLM's scores and classes, \
+            "description": "Routes of text-embeddings-inference, OpenAI's and Cohere's embeddings, Cohere's and Jina's rerankers, vLLM's scores and classes, \
                 the tasks of Hugging Face's inference clients, and KServe's Open Inference Protocol. A route that the model is not for is 424, and says which \
                 one is.",
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },

@@ -188,6 +188,33 @@ pub(in crate::http) mod openai {
     }
 }
 
+/// Of Cohere.
+pub(in crate::http) mod cohere {
+    use super::*;
+
+    const TAG: &str = "Cohere";
+
+    pub(in crate::http) fn embed() -> Operation {
+        let summary = "A vector per text, in each type that is asked for";
+        Operation::new("embed_v2", TAG, summary, "VectorsByType").timed().like_openai().asks(
+            "VectorsByTypeRequest",
+            [
+                (
+                    "texts",
+                    json!({ "model": "embed", "texts": ["a cat", "a dog"], "input_type": "search_document" }),
+                ),
+                (
+                    "options",
+                    json!({
+                        "texts": ["a cat"], "embedding_types": ["float", "base64"], "truncate": "START",
+                        "max_tokens": 8, "output_dimension": 2,
+                    }),
+                ),
+            ],
+        )
+    }
+}
+
 /// Of vLLM's pooling models.
 pub(in crate::http) mod vllm {
     use super::*;

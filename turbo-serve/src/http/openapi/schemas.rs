@@ -55,7 +55,9 @@ fn object<const N: usize>(properties: Value, required: [&str; N]) -> Value {
 /// All of them, by name.
 pub(super) fn all() -> Value {
     let mut all = json!({});
-    for part in [inputs(), tei(), rerank(), openai(), vllm(), pipeline(), kserve(), server(), errors()] {
+    for part in
+        [inputs(), tei(), rerank(), openai(), cohere(), vllm(), pipeline(), kserve(), server(), errors()]
+    {
         let Value::Object(part) = part else { unreachable!("every part is an object") };
         all.as_object_mut().expect("it is one, too").extend(part);
     }
@@ -212,6 +214,43 @@ fn openai() -> Value {
         "Usage": object(json!({ "prompt_tokens": count(), "total_tokens": count() }), ["prompt_tokens", "total_tokens"]),
         "Model": object(model, ["id", "object", "created", "owned_by", "root"]),
         "ModelList": object(json!({ "object": { "const": "list" }, "data": list(of("Model")) }), ["object", "data"]),
+    })
+}
+
+fn cohere() -> Value {
+    let types = list(json!({ "enum": ["float", "base64", "binary", "ubinary"] }));
+    let of_bits = list(list(json!({ "type": "integer", "minimum": -128, "maximum": 255 })));
+    let tokens = object(json!({ "input_tokens": count() }), ["input_tokens"]);
+    let meta = json!({
+        "api_version": object(json!({ "version": text() }), ["version"]), "billed_units": tokens, "tokens": tokens,
+    });
+    json!({
+        "VectorsByTypeRequest": object(
+            json!({
+                "model": maybe("string"), "texts": of("TextOrTexts"), "images": { "type": "null" },
+                "inputs": { "type": "null" }, "input_type": maybe("string"),
+                "embedding_types": any([types, json!({ "type": "null" })]),
+                "truncate": maybe_one_of(["END", "START", "NONE"]), "max_tokens": maybe_from(1),
+                "output_dimension": maybe_from(1),
+            }),
+            ["texts"],
+        ),
+        "VectorsByType": object(
+            json!({
+                "id": text(),
+                "embeddings": object(
+                    json!({
+                        "float": list(list(number())),
+                        "base64": list(json!({ "type": "string", "contentEncoding": "base64" })),
+                        "binary": of_bits, "ubinary": of_bits,
+                    }),
+                    [],
+                ),
+                "texts": list(text()), "meta": object(meta, ["api_version", "billed_units", "tokens"]),
+                "response_type": { "const": "embeddings_by_type" },
+            }),
+            ["id", "embeddings", "texts", "meta", "response_type"],
+        ),
     })
 }
 
