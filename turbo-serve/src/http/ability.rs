@@ -20,6 +20,8 @@ pub(crate) enum Ability {
     Rerank,
     /// How well two texts go together: their score, or how alike they are.
     Score,
+    /// Rows of inputs or of tokens, whatever they mean.
+    Pool,
     /// Words that have labels.
     TokenClassification,
     /// Where in a text an answer is.
@@ -52,6 +54,7 @@ impl Ability {
             // One label is a classifier, too.
             Self::Predict => matches!(main, Self::Predict | Self::Rerank),
             Self::Score => matches!(main, Self::Rerank | Self::Embed | Self::EmbedSparse),
+            Self::Pool => !matches!(main, Self::QuestionAnswering | Self::FillMask),
             _ => main == self,
         }
     }
@@ -82,6 +85,7 @@ impl Ability {
             Self::Predict => "`/predict`",
             Self::Rerank => "`/rerank`",
             Self::Score => "`/score`",
+            Self::Pool => "`/pooling`",
             Self::TokenClassification => "`/pipeline/token-classification`",
             Self::QuestionAnswering => "`/pipeline/question-answering`",
             Self::FillMask => "`/pipeline/fill-mask`",
@@ -96,6 +100,7 @@ impl Ability {
             Self::Predict => "a sequence classifier",
             Self::Rerank => "a sequence classifier with one label",
             Self::Score => "a sequence classifier with one label or an embedding model",
+            Self::Pool => "an embedding model, a sequence classifier or a token classifier",
             Self::TokenClassification => "a token classifier",
             Self::QuestionAnswering => "a model for question answering",
             Self::FillMask => "a masked language model",

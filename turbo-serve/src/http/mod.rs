@@ -22,6 +22,7 @@
 //! | `POST /v1/rerank`, `POST /v2/rerank` | Cohere's and Jina's results, the best first |
 //! | `POST /score`, `POST /v1/score` | vLLM's list of scores of pairs, in their order |
 //! | `POST /classify` | vLLM's list of labels, with the probabilities of all |
+//! | `POST /pooling` | vLLM's list of rows: of an input, or of each of its tokens |
 //! | `POST /v2/embed` | Cohere's vectors, by the types that they are written in |
 //! | `POST /pipeline/{task}` | the tasks of Hugging Face's inference clients, as they send and read them |
 //! | `POST /tokenize`, `POST /decode` | what the model reads of a text, and back |

@@ -187,6 +187,7 @@ pub(super) fn routes() -> Routes {
         .post("/score", vllm::score, as_vllm::score("score"))
         .post("/v1/score", vllm::score, as_vllm::score("score_v1"))
         .post("/classify", vllm::classes, as_vllm::classify())
+        .post("/pooling", vllm::pooling, as_vllm::pooling())
         .post("/v2/embed", cohere::embed, as_cohere::embed())
         .post("/pipeline/feature-extraction", tei::embed, task::feature_extraction())
         .post("/pipeline/sentence-similarity", tei::similarity, task::sentence_similarity())
@@ -243,6 +244,7 @@ pub(super) async fn ask(ability: Ability, server: Server, request: Request) -> R
         Ability::Predict => tei::predict.call(request, server).await,
         Ability::Rerank => rerank::rerank.call(request, server).await,
         Ability::Score => vllm::score.call(request, server).await,
+        Ability::Pool => vllm::pooling.call(request, server).await,
         Ability::TokenClassification => pipeline::token_classification.call(request, server).await,
         Ability::QuestionAnswering => pipeline::question_answering.call(request, server).await,
         Ability::FillMask => pipeline::fill_mask.call(request, server).await,
@@ -276,7 +278,9 @@ pub(crate) fn refused(path: &str, error: ApiError) -> Response {
     } else if path != "/v2/embed" && (path == "/v2" || path.starts_with("/v2/")) {
         KserveError::from(error).into_response()
     } else if path.contains("/v1/")
-        || ["/embeddings", "/score", "/classify", "/v2/embed"].iter().any(|route| path.ends_with(route))
+        || ["/embeddings", "/score", "/classify", "/pooling", "/v2/embed"]
+            .iter()
+            .any(|route| path.ends_with(route))
     {
         OpenAiError::from(error).into_response()
     } else {

@@ -168,6 +168,11 @@ pub(super) fn embeddings_by_type(
     Ok(out)
 }
 
+/// Base64 of the little-endian `f32`s.
+pub(super) fn base64(values: &[f32]) -> String {
+    STANDARD.encode(le_bytes(values))
+}
+
 /// How many numbers an answer holds: what writing it costs.
 pub(super) fn values_in(inputs: &[Row]) -> usize {
     inputs.iter().map(|row| row.values.len()).sum()
@@ -267,7 +272,7 @@ mod tests {
         let out = embeddings_by_type(&[row(&values, 8)], &types, "embd-1", &[text], 3).unwrap();
         let expected = format!(
             r#"{{"id":"embd-1","embeddings":{{"ubinary":[[181]],"float":[[1.0,-0.5,0.0,-0.0,-1.0,2.0,-3.0,4.0]],"binary":[[53]],"base64":["{}"]}},"texts":["a \"b\""],"meta":{{"api_version":{{"version":"2"}},"billed_units":{{"input_tokens":3}},"tokens":{{"input_tokens":3}}}},"response_type":"embeddings_by_type"}}"#,
-            STANDARD.encode(le_bytes(&values))
+            base64(&values)
         );
         assert_eq!(String::from_utf8(out).unwrap(), expected);
         assert_eq!(bits(&[-1.0; 8]).collect::<Vec<_>>(), [0]);

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Every route that reads a body, with the model that answers it.
-const ROUTES: [(Model, &str); 24] = [
+const ROUTES: [(Model, &str); 26] = [
     (Model::Vectors, "/embed"),
     (Model::Vectors, "/embed_all"),
     (Model::Vectors, "/v1/embeddings"),
@@ -26,6 +26,8 @@ const ROUTES: [(Model, &str); 24] = [
     (Model::Vectors, "/v1/score"),
     (Model::Ranks, "/score"),
     (Model::Scores, "/classify"),
+    (Model::Scores, "/pooling"),
+    (Model::Vectors, "/pooling"),
     (Model::Vectors, "/v2/embed"),
     (Model::Vectors, "/tokenize"),
     (Model::Vectors, "/decode"),
@@ -163,6 +165,7 @@ fn request_value() -> impl Strategy<Value = Value> {
         "text_1",
         "text_2",
         "truncate_prompt_tokens",
+        "task",
         "input_type",
         "embedding_types",
         "max_tokens",

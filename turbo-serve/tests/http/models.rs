@@ -185,6 +185,28 @@ fn vllm_s_clients_get_the_scores_that_the_folders_say() {
 }
 
 #[test]
+fn vllm_s_rows_of_tokens_are_those_of_the_reference() {
+    let (server, cases) = serve("pipeline-entities-roberta");
+    for case in &cases {
+        let expected: Vec<f64> = serde_json::from_value(case["logits"].clone()).unwrap();
+        for active in [true, false] {
+            let body = json!({ "input": case["text"], "use_activation": active });
+            let answer = ok(&server.post("/pooling", body.to_string()));
+            let rows = list(&answer["data"][0]["data"]);
+            assert_eq!(answer["usage"]["prompt_tokens"], rows.len(), "special tokens have rows, too");
+            let labels = list(&rows[0]).len();
+            assert_eq!(rows.len() * labels, expected.len(), "{}", case["text"]);
+            for (row, logits) in rows.iter().zip(expected.chunks(labels)) {
+                let sum: f64 = logits.iter().map(|logit| logit.exp()).sum();
+                for (got, logit) in list(row).iter().zip(logits) {
+                    assert_near(got, if active { logit.exp() / sum } else { *logit }, &case["text"]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_sparse_encoder_weighs_words() {
     let (server, cases) = serve("tiny-splade");
     let (folder, masked) = ("pipeline-fill-mask-wordpiece", Some(Task::SparseEmbedding));

@@ -222,6 +222,7 @@ fn with_text(value: &Value, text: &str) -> Value {
                 "encoding_format",
                 "embedding_types",
                 "input_type",
+                "task",
                 "truncate",
                 "rank_fields",
                 "model",

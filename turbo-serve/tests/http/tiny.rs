@@ -232,3 +232,36 @@ fn cohere_s_types_are_the_same_vectors_alone_and_in_company() {
         "{row:?}"
     );
 }
+
+#[test]
+fn vllm_s_rows_are_the_same_alone_and_in_company() {
+    let (server, sentences) = start();
+    let texts: Vec<&str> = sentences.iter().map(|sentence| sentence.text.as_str()).collect();
+    let ask = |input: Value, task: &str, active: bool| {
+        let body = json!({ "input": input, "task": task, "use_activation": active });
+        let reply = server.post("/pooling", body.to_string());
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        reply.json()["data"].clone()
+    };
+    for (task, active) in [("embed", true), ("embed", false), ("token_embed", true), ("token_embed", false)] {
+        let together = ask(json!(texts), task, active);
+        for (index, sentence) in sentences.iter().enumerate() {
+            let alone = ask(json!(sentence.text), task, active);
+            assert_eq!(alone[0]["data"], together[index]["data"], "{task} {active} {}", sentence.text);
+            if task == "embed" {
+                let row: Vec<f32> = serde_json::from_value(alone[0]["data"].clone()).unwrap();
+                assert_near(&sentence.text, &row, if active { &sentence.embedding } else { &sentence.mean });
+                continue;
+            }
+            let tokens = rows(&alone[0]["data"]);
+            assert_eq!(tokens.len(), sentence.input_ids.len());
+            let raw = server.post("/embed_all", json!({ "inputs": sentence.text }).to_string()).json();
+            for (got, raw) in tokens.iter().zip(rows(&raw[0])) {
+                let norm =
+                    if active { raw.iter().map(|value| value * value).sum::<f32>().sqrt() } else { 1.0 };
+                let expected: Vec<f32> = raw.iter().map(|value| value / norm).collect();
+                assert_near(&sentence.text, got, &expected);
+            }
+        }
+    }
+}

@@ -1,10 +1,11 @@
-//! Scores of pairs, and labels, in vLLM's words.
+//! Scores of pairs, labels and rows in vLLM's words.
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
-use turbo_serve::engine::{Input, OutputKind, ScoreFunction, Truncation};
+use turbo_serve::engine::{Input, ModelInfo, OutputKind, RowLens, ScoreFunction, Task, Truncation};
 
 use crate::{
-    fake::{Reply, Server, classifier, embedding, row, sparse},
+    fake::{Reply, Server, classifier, embedding, row, sparse, tokens},
     statuses::assert_openai,
 };
 
@@ -383,6 +384,185 @@ fn what_is_wrong_with_a_text_to_classify_is_told_by_its_name() {
     assert_openai("GET", &server.get("/classify"), 405, "Validation", "does not take GET");
     let said = "`/classify` needs a sequence classifier, and this model is for";
     assert_openai("vectors", &Server::start().post("/classify", r#"{"input":"a"}"#), 424, "Backend", said);
+}
+
+/// The fake's rows of an input: one, or one for each of its tokens.
+fn rows_of(input: &Input, width: usize) -> [Vec<Vec<f32>>; 2] {
+    let cut = |token| row(input, token)[..width].to_vec();
+    [vec![cut(0)], (0..tokens(input)).map(cut).collect()]
+}
+
+fn normalised(row: &[f32]) -> Vec<f32> {
+    let norm = row.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt();
+    row.iter().map(|&value| (f64::from(value) / norm) as f32).collect()
+}
+
+/// Checks a list of rows of each input, and how many tokens it says.
+#[track_caller]
+fn assert_rows(reply: &Reply, expected: &[Vec<Vec<f32>>], of_tokens: bool, tokens: usize) {
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let answer = reply.json();
+    let data = answer["data"].as_array().unwrap();
+    assert_eq!(data.len(), expected.len(), "{answer}");
+    for (index, (item, expected)) in data.iter().zip(expected).enumerate() {
+        assert_eq!((&item["index"], &item["object"]), (&json!(index), &json!("pooling")), "{answer}");
+        let got: Vec<Vec<f32>> = match of_tokens {
+            true => serde_json::from_value(item["data"].clone()).unwrap(),
+            false => vec![serde_json::from_value(item["data"].clone()).unwrap()],
+        };
+        assert_eq!(got.len(), expected.len(), "{answer}");
+        for (got, expected) in got.iter().flatten().zip(expected.iter().flatten()) {
+            assert!((got - expected).abs() < 1e-6, "{answer}: got {got}, expected {expected}");
+        }
+    }
+    assert_eq!((&answer["object"], &answer["model"]), (&json!("list"), &json!("fake")), "{answer}");
+    assert_eq!(answer["usage"], json!({ "prompt_tokens": tokens, "total_tokens": tokens }), "{answer}");
+    assert!(answer["created"].is_u64(), "{answer}");
+}
+
+#[test]
+fn rows_of_inputs_and_of_tokens_are_given_as_the_task_says() {
+    let inputs = [text("ab"), Input::Ids(vec![7, 8]), text("")];
+    let asked = |server: &Server, mut body: Value| {
+        body["input"] = json!(["ab", [7, 8], ""]);
+        server.post("/models/fake/pooling", body.to_string())
+    };
+    let [whole, of_tokens] =
+        [0, 1].map(|kind| inputs.iter().map(|input| rows_of(input, 4)[kind].clone()).collect::<Vec<_>>());
+    let of_norm_one: Vec<Vec<Vec<f32>>> =
+        of_tokens.iter().map(|rows| rows.iter().map(|row| normalised(row)).collect()).collect();
+    let server = Server::start();
+    for (body, normalize) in [
+        (json!({}), true),
+        (json!({ "task": null, "user": "u", "priority": 1, "cache_salt": "s" }), true),
+        (json!({ "task": "embed", "use_activation": false }), false),
+        (json!({ "task": "embed", "normalize": false }), false),
+    ] {
+        assert_rows(&asked(&server, body), &whole, false, 6);
+        // The fake gives its rows as they are.
+        let output = server.engine.seen.lock().unwrap().take().unwrap().output;
+        assert_eq!(output, OutputKind::Pooled { normalize, dimensions: None });
+    }
+    assert_rows(&asked(&server, json!({ "task": "token_embed" })), &of_norm_one, true, 6);
+    assert_rows(
+        &asked(&server, json!({ "task": "token_embed", "use_activation": false })),
+        &of_tokens,
+        true,
+        6,
+    );
+    assert_rows(&asked(&Server::with_model(sparse()), json!({})), &whole, false, 6);
+    // Of classifiers: the probabilities of labels.
+    let server = Server::with_model(classifier(["x", "y", "z"]));
+    let raw: Vec<Vec<Vec<f32>>> = inputs.iter().map(|input| rows_of(input, 3)[0].clone()).collect();
+    let likely = |rows: &Vec<Vec<f32>>| -> Vec<Vec<f32>> {
+        let of_row = |row: &Vec<f32>| {
+            softmax(&row.iter().map(|&logit| logit.into()).collect::<Vec<f64>>())
+                .iter()
+                .map(|&it| it as f32)
+                .collect()
+        };
+        rows.iter().map(of_row).collect()
+    };
+    let probs: Vec<Vec<Vec<f32>>> = raw.iter().map(likely).collect();
+    assert_rows(&asked(&server, json!({})), &probs, false, 6);
+    assert_rows(&asked(&server, json!({ "task": "classify", "softmax": false })), &raw, false, 6);
+    // Of tokens, too.
+    let labels = ["a", "b", "c", "d"].map(str::to_owned);
+    let rows = RowLens { pooled: None, tokens: Some(4), selected: Some(4) };
+    let score_function = ScoreFunction::Softmax;
+    let model = ModelInfo {
+        task: Task::TokenClassification,
+        labels: labels.into(),
+        score_function,
+        rows,
+        ..embedding()
+    };
+    let server = Server::with_model(model);
+    let probs: Vec<Vec<Vec<f32>>> = of_tokens.iter().map(likely).collect();
+    assert_rows(&asked(&server, json!({})), &probs, true, 6);
+    assert_rows(
+        &asked(&server, json!({ "task": "token_classify", "use_activation": false })),
+        &of_tokens,
+        true,
+        6,
+    );
+}
+
+#[test]
+fn rows_are_bytes_for_who_wants_them() {
+    let server = Server::start();
+    for (task, kind) in [("embed", 0), ("token_embed", 1)] {
+        let body =
+            json!({ "input": "ab", "task": task, "use_activation": false, "encoding_format": "base64" });
+        let answer = server.post("/pooling", body.to_string()).json();
+        let bytes = STANDARD.decode(answer["data"][0]["data"].as_str().unwrap()).unwrap();
+        let got: Vec<f32> =
+            bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect();
+        assert_eq!(got, rows_of(&text("ab"), 4)[kind].concat(), "{task}");
+    }
+}
+
+#[test]
+fn more_inputs_than_a_request_may_have_are_pooled_in_parts_and_their_tokens_at_once() {
+    let server = Server::start();
+    let texts: Vec<String> = (0..30).map(|number| number.to_string()).collect();
+    let expected: Vec<Vec<Vec<f32>>> = texts.iter().map(|it| rows_of(&text(it), 4)[0].clone()).collect();
+    let tokens = texts.iter().map(|it| it.len() + 1).sum();
+    assert_rows(&server.post("/pooling", json!({ "input": texts }).to_string()), &expected, false, tokens);
+    let body = json!({ "input": texts, "task": "token_embed" });
+    let said = "batch size 30 > maximum allowed batch size 8";
+    assert_openai("tokens", &server.post("/pooling", body.to_string()), 422, "Validation", said);
+    let id = |body: &str| server.post("/pooling", body).json()["id"].as_str().unwrap().to_owned();
+    assert!(id(r#"{"input":"a"}"#).starts_with("pooling-"));
+    assert_eq!(id(r#"{"input":"a","task":"token_embed","request_id":"mine"}"#), "pooling-mine");
+}
+
+#[test]
+fn what_is_wrong_with_what_is_pooled_is_told_by_its_name() {
+    let server = Server::start();
+    for (field, value, said) in [
+        (
+            "task",
+            json!("classify"),
+            r#"`task` is "classify", expected "embed" or "token_embed", which this model can"#,
+        ),
+        ("task", json!("encode"), r#"`task` is "encode", expected "embed" or "token_embed""#),
+        ("task", json!(7), "integer `7`, expected a string"),
+        ("dimensions", json!(2), "`dimensions` is not possible here: `/v1/embeddings` has it"),
+        ("data", json!({}), "`data` is not possible here: no plugin reads it"),
+        ("messages", json!([]), "`messages` is not possible here: a model's template is not read"),
+        ("padding", json!("max_length"), r#"`padding` is "max_length", expected "do_not_pad""#),
+        ("add_special_tokens", json!(false), "`add_special_tokens` is false, expected true"),
+        ("truncate_prompt_tokens", json!(17), "`truncate_prompt_tokens` is 17, expected 1 to 16"),
+        ("encoding_format", json!("bytes"), "unknown variant `bytes`, expected `float` or `base64`"),
+        ("input", json!([]), "`input` cannot be empty"),
+        ("input", json!(null), "null, expected a text"),
+        ("input", json!("nan"), "has the value NaN"),
+    ] {
+        let mut body = json!({ "input": "a" });
+        body[field] = value;
+        let reply = server.post("/pooling", body.to_string());
+        let (status, error_type) = match said {
+            "`input` cannot be empty" => (400, "Empty"),
+            "has the value NaN" => (424, "Backend"),
+            _ => (422, "Validation"),
+        };
+        assert_openai(&body.to_string(), &reply, status, error_type, said);
+    }
+    let sparse = Server::with_model(sparse());
+    let reply = sparse.post("/pooling", r#"{"input":"a","task":"token_embed"}"#);
+    assert_openai(
+        "sparse",
+        &reply,
+        422,
+        "Validation",
+        r#"`task` is "token_embed", expected "embed", which this"#,
+    );
+    let masked = ModelInfo { task: Task::MaskedLm, ..embedding() };
+    let reply = Server::with_model(masked).post("/pooling", r#"{"input":"a"}"#);
+    let said = "`/pooling` needs an embedding model, a sequence classifier or a token classifier";
+    assert_openai("masked", &reply, 424, "Backend", said);
+    assert_openai("GET", &server.get("/pooling"), 405, "Validation", "does not take GET");
 }
 
 #[test]

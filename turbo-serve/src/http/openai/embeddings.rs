@@ -54,17 +54,28 @@ pub(in crate::http) struct EmbeddingsBody {
 /// How bytes of a number are ordered in base64.
 #[derive(Clone, Copy, Deserialize, PartialEq)]
 #[serde(rename_all = "lowercase")]
-enum Endianness {
+pub(in crate::http) enum Endianness {
     Native,
     Little,
     Big,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+/// How vectors are written.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum EncodingFormat {
+pub(in crate::http) enum EncodingFormat {
+    #[default]
     Float,
     Base64,
+}
+
+impl EncodingFormat {
+    pub(in crate::http) fn encoding(self) -> Encoding {
+        match self {
+            Self::Float => Encoding::Float,
+            Self::Base64 => Encoding::Base64,
+        }
+    }
 }
 
 impl RequestBody for EmbeddingsBody {
@@ -85,10 +96,7 @@ pub(in crate::http) async fn embeddings(
     let Counted { inputs, arity } = check_input(body.input, body.messages)?;
     check_padding(body.padding)?;
     check_special_tokens(body.add_special_tokens)?;
-    let encoding = match body.encoding_format {
-        Some(EncodingFormat::Float) | None => Encoding::Float,
-        Some(EncodingFormat::Base64) => Encoding::Base64,
-    };
+    let encoding = body.encoding_format.unwrap_or_default().encoding();
     check_bytes(encoding, body.embed_dtype.as_deref(), body.endianness)?;
     let Cut { truncation, max_input_length } =
         Cut::of(&target, body.truncate_prompt_tokens, body.truncation_side)?;
@@ -118,7 +126,7 @@ pub(in crate::http) async fn embeddings(
 }
 
 /// Refuses other bytes than are written: little-endian `f32`s.
-fn check_bytes(
+pub(in crate::http) fn check_bytes(
     encoding: Encoding,
     embed_dtype: Option<&str>,
     endianness: Option<Endianness>,

@@ -3,5 +3,5 @@
 mod embeddings;
 mod models;
 
-pub(super) use embeddings::{check_count, embeddings};
+pub(super) use embeddings::{EncodingFormat, Endianness, check_bytes, check_count, embeddings};
 pub(super) use models::{list, retrieve};

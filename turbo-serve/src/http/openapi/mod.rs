@@ -54,7 +54,7 @@ fn document() -> Value {
             "title": "turbo",
             "version": env!("CARGO_PKG_VERSION"),
             "summary": "Transformer models whose inputs vary in length",
-            "description": "Routes of text-embeddings-inference, OpenAI's and Cohere's embeddings, Cohere's and Jina's rerankers, vLLM's scores and classes, \
+            "description": "Routes of text-embeddings-inference, OpenAI's and Cohere's embeddings, Cohere's and Jina's rerankers, vLLM's scores, classes and rows, \
                 the tasks of Hugging Face's inference clients, and KServe's Open Inference Protocol. A route that the model is not for is 424, and says which \
                 one is.",
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },

@@ -238,6 +238,24 @@ pub(in crate::http) mod vllm {
         )
     }
 
+    pub(in crate::http) fn pooling() -> Operation {
+        let summary = "What the model makes of each input as a whole, or of each of its tokens";
+        Operation::new("pooling", TAG, summary, "PoolingList").timed().like_openai().asks(
+            "PoolingRequest",
+            [
+                ("text", json!({ "input": "a cat" })),
+                ("tokens", json!({ "model": "embed", "input": ["a cat", [2, 5, 3]], "task": "token_embed" })),
+                (
+                    "options",
+                    json!({
+                        "input": "I like soup", "task": "classify", "use_activation": false,
+                        "encoding_format": "base64", "truncate_prompt_tokens": -1,
+                    }),
+                ),
+            ],
+        )
+    }
+
     pub(in crate::http) fn score(id: &'static str) -> Operation {
         let summary = "How well two texts go together: a score of each pair, or the cosine of their vectors";
         Operation::new(id, TAG, summary, "ScoreList").timed().like_openai().asks(

@@ -294,7 +294,21 @@ fn vllm() -> Value {
     let class = json!({
         "index": count(), "label": maybe("string"), "probs": some(number()), "num_classes": count(),
     });
+    let pooled = with_extensions(json!({
+        "input": of("Inputs"), "messages": { "type": "null" }, "data": { "type": "null" },
+        "dimensions": { "type": "null" }, "add_special_tokens": { "enum": [true, null] },
+        "task": maybe_one_of(["embed", "token_embed", "classify", "token_classify"]),
+        "encoding_format": maybe_one_of(["float", "base64"]), "embed_dtype": maybe("string"),
+        "endianness": maybe_one_of(["native", "little", "big"]),
+        "use_activation": maybe("boolean"), "activation": maybe("boolean"), "softmax": maybe("boolean"),
+        "normalize": maybe("boolean"), "request_id": maybe("string"),
+    }));
+    let values =
+        any([list(number()), list(list(number())), json!({ "type": "string", "contentEncoding": "base64" })]);
+    let rows = json!({ "index": count(), "object": { "const": "pooling" }, "data": values });
     json!({
+        "PoolingRequest": object(pooled, ["input"]),
+        "PoolingList": scored_list(object(rows, ["index", "object", "data"])),
         "ClassesRequest": object(classified, ["input"]),
         "ClassList": scored_list(object(class, ["index", "label", "probs", "num_classes"])),
         "ScoreRequest": request,

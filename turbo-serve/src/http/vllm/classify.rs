@@ -2,7 +2,7 @@
 
 use axum::response::Response;
 use serde::{Deserialize, Serialize, de::IgnoredAny};
-use turbo_models::tasks::{TaskError, classify};
+use turbo_models::tasks::{LabelScore, TaskError, classify};
 
 use super::{
     List,
@@ -109,8 +109,18 @@ fn class<'a>(
     function: ScoreFunction,
 ) -> Result<Class<'a>, TaskError> {
     let scores = classify(logits, function)?; // the best first
+    let label = scores.first().and_then(|best| labels.get(best.index)).map(String::as_str);
+    let probs = in_order(&scores);
+    Ok(Class { index, label, num_classes: probs.len(), probs })
+}
+
+/// How likely each label is, in the model's order.
+pub(super) fn probabilities(logits: &[f32], function: ScoreFunction) -> Result<Vec<f32>, TaskError> {
+    classify(logits, function).map(|scores| in_order(&scores))
+}
+
+fn in_order(scores: &[LabelScore]) -> Vec<f32> {
     let mut probs = vec![0.0; scores.len()];
     scores.iter().for_each(|it| probs[it.index] = it.score);
-    let label = scores.first().and_then(|best| labels.get(best.index)).map(String::as_str);
-    Ok(Class { index, label, num_classes: probs.len(), probs })
+    probs
 }

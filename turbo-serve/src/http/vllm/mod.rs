@@ -4,12 +4,14 @@
 //! |---|---|---|
 //! | `/score`, `/v1/score` | `queries` and `documents`, or `text_1` and `text_2` | `{"data": [{"index", "object": "score", "score"}], …}` |
 //! | `/classify` | `input` | `{"data": [{"index", "label", "probs", "num_classes"}], …}` |
+//! | `/pooling` | `input`, `task` | `{"data": [{"index", "object": "pooling", "data"}], …}` |
 //!
 //! Fields that change nothing of an answer are ignored (`user`, `priority`); what would change one, and is not possible
 //! here, is refused by its name ([`fields`]).
 
 mod classify;
 pub(super) mod fields;
+mod pooling;
 mod score;
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,6 +21,7 @@ use serde::Serialize;
 use super::rerank::new_id;
 
 pub(super) use classify::classes;
+pub(super) use pooling::pooling;
 pub(super) use score::{NAMES, score};
 
 /// A list of answers, and what it took.
