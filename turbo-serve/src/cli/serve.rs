@@ -55,11 +55,12 @@ Try it:
 /// Serve a model over HTTP
 ///
 /// Answers as text-embeddings-inference does (/embed, /embed_all, /embed_sparse, /similarity, /predict, /rerank,
-/// /tokenize, /decode, /info, /health, /metrics), /v1/embeddings as OpenAI does, /v1/rerank as Cohere and Jina do, and
-/// /score and /classify as vLLM does. The model's folder says what it is for; the other routes name the one to use. When
-/// the server is ready it prints `listening on http://ADDRESS` on standard output; logs go to standard error. SIGTERM and
-/// Ctrl-C stop it after the accepted requests are answered. A second signal stops it at once, as does the end of
-/// `--shutdown-grace-ms`: requests that still wait are refused, and the exit code is 1.
+/// /tokenize, /decode, /info, /health, /metrics), /v1/embeddings as OpenAI does, /v2/embed as Cohere does, /v1/rerank
+/// as Cohere and Jina do, and /score, /classify and /pooling as vLLM does. The model's folder says what it is for; the
+/// other routes name the one to use. When the server is ready it prints `listening on http://ADDRESS` on standard
+/// output; logs go to standard error. SIGTERM and Ctrl-C stop it after the accepted requests are answered. A second
+/// signal stops it at once, as does the end of `--shutdown-grace-ms`: requests that still wait are refused, and the
+/// exit code is 1.
 ///
 /// `--config` serves several models, their versions and names.
 #[derive(Args, Clone)]
