@@ -71,6 +71,13 @@ fn openai() {
 }
 
 #[test]
+fn cohere() {
+    for (task, model) in [("embed", "tiny-sentence"), ("rerank", "tiny-cross-encoder")] {
+        ask(model, "cohere_sdk.py", |address| vec![task.to_owned(), url(address)]);
+    }
+}
+
+#[test]
 fn langchain() {
     ask("tiny-sentence", "langchain_embeddings.py", |address| vec![url(address)]);
 }
