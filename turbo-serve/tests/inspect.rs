@@ -201,7 +201,7 @@ fn the_readme_shows_what_is_drawn_today() {
         eprintln!("skipped: {} is not there", minilm.display());
         return;
     }
-    let command = "turbo inspect --model-id minilm --seq-len 200,300 --svg pictures";
+    let command = "turbo inspect minilm --seq-len 200,300 --svg pictures";
     assert!(fs::read_to_string(root.join("README.md")).unwrap().contains(command));
     let pictures = tempfile::tempdir().unwrap();
     let folder = pictures.path().to_str().unwrap();

@@ -65,7 +65,7 @@ enum Command {
 
 /// Runs the command line of this process.
 pub(crate) fn main() -> ExitCode {
-    let words: Vec<OsString> = std::env::args_os().collect();
+    let words = with_flag_of_model(std::env::args_os().collect());
     let matches = command().get_matches_from(&words);
     let done = match described(&matches, &words) {
         Some(config) => config.and_then(serve::run_config).map(well),
@@ -102,7 +102,28 @@ fn command() -> clap::Command {
 
 /// All commands, as this process's variables are set.
 fn commands() -> clap::Command {
-    Arguments::command().mut_subcommands(|command| command.mut_args(unless_set_to_nothing))
+    Arguments::command().mut_subcommands(|command| {
+        let name = command.get_name().to_owned();
+        let command = command.mut_args(unless_set_to_nothing);
+        match MODEL_FIRST.contains(&name.as_str()) {
+            true => command.override_usage(format!("turbo {name} [MODEL] [OPTIONS]")),
+            false => command,
+        }
+    })
+}
+
+/// Commands that take no other words than flags, so that a word right behind them is the model: `turbo serve minilm`.
+const MODEL_FIRST: [&str; 3] = [SERVE, "bench", "inspect"];
+
+/// The same words with `--model-id` before a model right behind its command.
+fn with_flag_of_model(mut words: Vec<OsString>) -> Vec<OsString> {
+    if let [_, command, model, ..] = words.as_slice()
+        && MODEL_FIRST.iter().any(|name| command == name)
+        && !model.as_encoded_bytes().starts_with(b"-")
+    {
+        words.insert(2, "--model-id".into());
+    }
+    words
 }
 
 /// These say which requests are accepted. One that is empty is refused, lest a missing secret or list opens the server to
@@ -166,6 +187,22 @@ mod tests {
     #[test]
     fn the_arguments_are_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_model_may_come_right_behind_its_command() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        for (line, expected) in [
+            ("turbo serve minilm --port 0", "turbo serve --model-id minilm --port 0"),
+            ("turbo inspect a/b", "turbo inspect --model-id a/b"),
+            ("turbo bench minilm", "turbo bench --model-id minilm"),
+            ("turbo serve --port 0 minilm", "turbo serve --port 0 minilm"),
+            ("turbo serve", "turbo serve"),
+            ("turbo embed texts.txt", "turbo embed texts.txt"),
+            ("turbo", "turbo"),
+        ] {
+            assert_eq!(with_flag_of_model(words(line)), words(expected), "{line}");
+        }
     }
 
     #[test]

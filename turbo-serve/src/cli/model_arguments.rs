@@ -32,7 +32,8 @@ pub(super) struct ModelArguments {
     /// Model folder, short name, or name on the Hugging Face Hub
     ///
     /// A folder has config.json, safetensors and tokenizer.json. The short name is `minilm`, which `cargo xtask model`
-    /// fetches. A name on the Hub is such as `sentence-transformers/all-MiniLM-L6-v2`.
+    /// fetches. A name on the Hub is such as `sentence-transformers/all-MiniLM-L6-v2`. Right behind `turbo serve`, `inspect`
+    /// and `bench` the model needs no flag.
     #[arg(long, env, value_name = "PATH|NAME", help_heading = "Model")]
     pub(super) model_id: String,
     /// Where it is, for a model of a configuration file: paths there are relative to the file.

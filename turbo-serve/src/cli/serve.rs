@@ -43,9 +43,9 @@ use super::{
 
 const EXAMPLES: &str = "\
 Examples:
-  turbo serve --model-id minilm                          the model that `cargo xtask model` fetches
-  turbo serve --model-id path/to/folder --port 0         a free port; the line on standard output says which
-  turbo serve --model-id minilm --batching none          one input at a time, to see what batching brings
+  turbo serve minilm                                     the model that `cargo xtask model` fetches
+  turbo serve path/to/folder --port 0                    a free port; the line on standard output says which
+  turbo serve minilm --batching none                     one input at a time, to see what batching brings
   turbo serve --config turbo.toml                        several models; `turbo check-config turbo.toml` checks it
   MODEL_ID=minilm PORT=8080 turbo serve                  every flag can be set by its variable
 

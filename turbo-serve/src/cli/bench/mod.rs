@@ -44,10 +44,10 @@ use super::{
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  turbo bench --model-id minilm --seq-len 10,40,128,500              single requests
-  turbo bench --model-id minilm --seq-len 40 --batch-size 1,20       what a batch costs
-  turbo bench --model-id minilm --seq-len 128 --profile              where the time goes
-  turbo bench --model-id minilm --workload uniform:5:500:200:seed0 --policy single,naive20,sorted20,dp
+  turbo bench minilm --seq-len 10,40,128,500                         single requests
+  turbo bench minilm --seq-len 40 --batch-size 1,20                  what a batch costs
+  turbo bench minilm --seq-len 128 --profile                         where the time goes
+  turbo bench minilm --workload uniform:5:500:200:seed0 --policy single,naive20,sorted20,dp
 
 A workload uniform:LO:HI:COUNT:seedS has COUNT lengths from LO to HI, both included; with the same seed the same.
 Policies: `single` one request at a time; `naive20` in order of arrival, twenty at a time; `sorted20` in order of

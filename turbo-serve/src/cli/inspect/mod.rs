@@ -38,12 +38,12 @@ use super::{
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  turbo inspect --model-id minilm                            one input of 128 tokens
-  turbo inspect --model-id minilm --seq-len 200,240          what a longer input does to the memory plan
-  turbo inspect --model-id minilm --batch-size 20 --seq-len 40 --layout padded
-  turbo inspect --model-id minilm --svg pictures             the graphs and the memory plan as SVG files
-  turbo inspect --model-id path/to/folder --task masked-lm   the same encoder with its vocabulary head
-  turbo inspect --model-id minilm --device cuda --dtype bf16 --batch-size 64    what it would take on a GPU
+  turbo inspect minilm                                       one input of 128 tokens
+  turbo inspect minilm --seq-len 200,240                     what a longer input does to the memory plan
+  turbo inspect minilm --batch-size 20 --seq-len 40 --layout padded
+  turbo inspect minilm --svg pictures                        the graphs and the memory plan as SVG files
+  turbo inspect path/to/folder --task masked-lm              the same encoder with its vocabulary head
+  turbo inspect minilm --device cuda --dtype bf16 --batch-size 64    what it would take on a GPU
 
 How to read it:
   %9            a value; the same name in graph, plan and picture
