@@ -1562,8 +1562,81 @@ def make_tiny_cross_encoder(root, seed):
     return put_sentences(out, "BertForSequenceClassification", of_texts(tok, pairs, logits))
 
 
+# As rerankers bring one: a role for each text of a pair, and one for what to judge by.
+TINY_TEMPLATE = """\
+{%- set words = messages | selectattr("role", "eq", "system") | map(attribute="content") | first | default("Is it about the cat?") -%}
+<|start|>system
+{{ words }} yes or no<|end|>
+{% for message in messages if message.role in ["query", "document"] %}
+<|start|>{{ message["role"] }}
+{{ message.content.strip() }}<|end|>
+{% endfor %}
+{% if add_generation_prompt %}
+<|start|>answer
+{{- eos_token }}
+{% endif %}
+"""
+TINY_PAIR_LIMIT = 128  # tokens; nearly every byte is one
+
+
+def make_tiny_logit_score(root, seed, name, instruction=None, other=True, **kw):
+    """A language model that is a reranker, as sentence-transformers 5.4 and later publish it: the logit of one token, less
+    that of another, behind a pair that a template has written."""
+    out = new_dir(root, name)
+    special = ["<|pad|>", "<|start|>", "<|end|>"]
+    tok = byte_level_bpe(special)
+    tok.add_special_tokens(special)
+    tok.save(str(out / "tokenizer.json"))
+    put_json(out / "tokenizer_config.json", {
+        "tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<|pad|>", "model_max_length": TINY_PAIR_LIMIT,
+        "eos_token": {"__type": "AddedToken", "content": "<|end|>", "lstrip": False, "normalized": False, "rstrip": False,
+                      "single_word": False}})
+    (out / "chat_template.jinja").write_text(TINY_TEMPLATE)
+    yes, no = (tok.encode(word).ids[0] for word in ("y", "n"))
+    put_modules(out, ("", "base.modules.transformer.Transformer"), ("1_LogitScore", "cross_encoder.modules.logit_score.LogitScore"))
+    (out / "1_LogitScore").mkdir()
+    put_json(out / "1_LogitScore" / "config.json", {"true_token_id": yes, "false_token_id": no if other else None})
+    forward = {"method": "forward", "method_output_name": "logits"}
+    put_json(out / "sentence_bert_config.json", {
+        "transformer_task": "text-generation", "module_output_name": "causal_logits",
+        "modality_config": {"text": forward, "message": dict(forward, format="flat")},
+        "processing_kwargs": {"chat_template": {"add_generation_prompt": True}}})
+    put_json(out / "config_sentence_transformers.json", {
+        "model_type": "CrossEncoder", "prompts": {"judge": instruction} if instruction else {},
+        "default_prompt_name": "judge" if instruction else None,
+        "activation_fn": "torch.nn.modules." + ("linear.Identity" if instruction else "activation.Sigmoid")})
+    cfg = hf.Qwen3Config(**dict(QWEN_HEAD, vocab_size=tok.get_vocab_size(), max_position_embeddings=256, **kw))
+    model = eager(hf.Qwen3ForCausalLM, cfg)
+    fill(model, seed, 0, name)
+    model.save_pretrained(out)
+    model.double()
+
+    reader = hf.PreTrainedTokenizerFast.from_pretrained(out)
+    system = [{"role": "system", "content": instruction}] if instruction else []
+
+    def read(query, document):
+        pair = [{"role": "query", "content": query}, {"role": "document", "content": document}]
+        return reader.apply_chat_template(system + pair, add_generation_prompt=True)
+    one, two = read("0", "0"), read("1 2 3 4", "1 2 3 4")
+    end = next(i for i, (a, b) in enumerate(zip(reversed(one), reversed(two))) if a != b)
+    rows = []
+    for query, document in [["hello", text] for text in TINY_SENTENCES] + [["two  cats?\n", " the <|end|> of <b>it</b> "]]:
+        ids = read(query, document)
+        if len(ids) > TINY_PAIR_LIMIT:  # what stands behind the texts takes the place of the last that fit
+            ids = ids[:TINY_PAIR_LIMIT - end] + ids[len(ids) - end:]
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([ids])).logits[0, -1]
+        score = logits[yes] - logits[no] if other else logits[yes]
+        rows.append({"text": [query, document], "input_ids": ids, "token_type_ids": [0] * len(ids), "pooled": [round(score.item(), 8)]})
+    assert sum(len(row["input_ids"]) == TINY_PAIR_LIMIT for row in rows) == 1 and end > 3, end
+    return put_sentences(out, "Qwen3ForCausalLM", rows)
+
+
 TINY = {"tiny-sentence": make_tiny_sentence, "tiny-splade": make_tiny_splade, "tiny-dense": make_tiny_dense,
-        "tiny-cross-encoder": make_tiny_cross_encoder}
+        "tiny-cross-encoder": make_tiny_cross_encoder,
+        "tiny-logit-score": lambda root, seed: make_tiny_logit_score(root, seed, "tiny-logit-score", tie_word_embeddings=True),
+        "tiny-logit-score-one": lambda root, seed: make_tiny_logit_score(
+            root, seed, "tiny-logit-score-one", "Does it say hello?", False, tie_word_embeddings=False)}
 
 
 # ---------------------------------------------------- a real sentence encoder

@@ -13,9 +13,10 @@ use crate::{
     InputLimits, ModelConfig, ModelError, Outputs, Prompts, RowLens, ScoreFunction, Task, TextTokenizer,
     TokenizeError,
     architectures::{Architecture, dense_prefix},
-    config_labels::ScoreClass,
+    config_labels::{Labels, ScoreClass},
     modules::{Dense, SentenceModules},
     packed::{KeyMaker, ModelKey},
+    tokenize::PairTemplate,
     weights::Weights,
 };
 
@@ -57,7 +58,7 @@ impl Checkpoint {
     pub fn open_with(dir: &Path, options: &OpenOptions) -> Result<Self, ModelError> {
         let dir =
             fs::canonicalize(dir).map_err(|source| ModelError::Read { file: dir.to_owned(), source })?;
-        let (config, architecture) = ModelConfig::open(&dir)?;
+        let (mut config, architecture) = ModelConfig::open(&dir)?;
         let mut modules = SentenceModules::open(&dir)?;
         if let Some(path) = &options.dense_path {
             modules.dense = vec![Dense::open(&dir.join(path))?];
@@ -67,8 +68,19 @@ impl Checkpoint {
             weights.add(dense_prefix(index), Weights::open(&module.path, &[])?);
         }
         let limits = limits(&config, &modules);
-        let tokenizer = TextTokenizer::open_with(&dir, limits, &modules.inputs)?;
-        let task = if modules.splade { Some(Task::SparseEmbedding) } else { modules.pooling.map(Task::from) };
+        let mut tokenizer = TextTokenizer::open_with(&dir, limits, &modules.inputs)?;
+        if let Some(messages) = &modules.inputs.messages {
+            let template = PairTemplate::open(&dir, &messages.variables, modules.prompts.default_prompt())?;
+            tokenizer = tokenizer.map(|tokenizer| tokenizer.with_template(template)).transpose()?;
+        }
+        if modules.score.is_some() {
+            config.set_labels(Labels::one(config.labels()));
+        }
+        let task = match &modules {
+            SentenceModules { splade: true, .. } => Some(Task::SparseEmbedding),
+            SentenceModules { score: Some(_), .. } => Some(Task::SequenceClassification),
+            SentenceModules { pooling, .. } => pooling.map(Task::from),
+        };
         let task = task.or(config.task()?);
         let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
         let mut warnings = warnings(&dir, &config, &modules, tokenizer.as_ref());
@@ -79,7 +91,8 @@ impl Checkpoint {
         if let Some(class) = config.generator()?.filter(|_| task.is_none()) {
             warnings.push(format!(
                 "config.json: {class} writes words, which is not done here: there are only its vectors, whose pooling \
-                 the folder does not say"
+                 the folder does not say; a reranker needs modules.json with LogitScore, as sentence-transformers 5.4 \
+                 writes it"
             ));
         }
         let mut checkpoint =
@@ -221,7 +234,7 @@ impl Checkpoint {
         if task == Task::SequenceClassification {
             self.asked_score_function()?;
         }
-        self.architecture.graph(&self.config, &self.weights, &self.modules.dense, task, outputs)
+        self.architecture.graph(&self.config, &self.weights, &self.modules, task, outputs)
     }
 
     /// A digest of the model itself, in hexadecimal: its config and every value of its weights, wherever the folder lies
@@ -256,6 +269,10 @@ impl Checkpoint {
     /// # Errors
     /// [`ModelError`], where the other tokens would see what is left out.
     pub fn padding_id(&self, task: Task) -> Result<Option<u32>, ModelError> {
+        // a score is of the very last token
+        if task == Task::SequenceClassification && self.modules.score.is_some() {
+            return Ok(None);
+        }
         self.architecture.padding_id(&self.config, task)
     }
 

@@ -159,6 +159,11 @@ impl ModelConfig {
         &self.labels
     }
 
+    /// Has a module behind the model say what its logits mean.
+    pub(crate) fn set_labels(&mut self, labels: Labels) {
+        self.labels = labels;
+    }
+
     /// Logits of a classifier.
     ///
     /// # Errors

@@ -46,6 +46,16 @@ impl Labels {
         let score_function = score_function(json, names.len())?;
         Ok(Self { names, score_function, activation: asked_activation(json)? })
     }
+
+    /// The one of a score, whatever labels the file of the model has: it says nothing of it, but maybe how logits become
+    /// scores.
+    pub(crate) fn one(of_file: &Self) -> Self {
+        Self {
+            names: vec!["LABEL_0".to_owned()],
+            score_function: ScoreFunction::Sigmoid,
+            activation: of_file.activation.clone(),
+        }
+    }
 }
 
 /// Reads `id2label`, or else counts `num_labels`: at least one.

@@ -124,6 +124,22 @@ impl<'a> Drawing<'a> {
         Ok(self.graph.matmul(x, part)?)
     }
 
+    /// `x · rowᵀ`: one column by row `row` of a published matrix `[height, inputs]`, less that by row `less`, if there is one.
+    pub(crate) fn product_of_row(
+        &mut self,
+        x: ValueId,
+        name: &str,
+        (inputs, height): (usize, usize),
+        row: usize,
+        less: Option<usize>,
+    ) -> Result<ValueId, ModelError> {
+        let name = format!("{name}.weight");
+        self.weights.check(&name, &[height, inputs])?;
+        let derived = less.map_or(Derived::Rows(row..row + 1), |less| Derived::RowLess(row, less));
+        let row = self.graph.weight(&derived.name(&name), &[1, inputs]);
+        Ok(self.graph.matmul(x, row)?)
+    }
+
     /// `activation(gate) · up`, value by value: what stands between the products of a feed-forward with two wide matrices.
     pub(crate) fn gated(
         &mut self,

@@ -102,6 +102,12 @@ impl Weights {
         };
         match derived {
             Derived::Rows(rows) => self.rows(whole, rows, shape),
+            Derived::RowLess(row, less) => {
+                let less = self.rows(whole, less..less + 1, shape)?;
+                let mut row = self.rows(whole, row..row + 1, shape)?.into_owned();
+                row.iter_mut().zip(&*less).for_each(|(value, less)| *value -= less);
+                Ok(Cow::Owned(row))
+            }
             Derived::Plus(addend) => Ok(changed(self.values(whole, shape)?, |value| value + addend)),
             Derived::Times(factor) => Ok(changed(self.values(whole, shape)?, |value| value * factor)),
         }
@@ -183,6 +189,8 @@ impl Weights {
 pub(crate) enum Derived {
     /// These rows of a matrix.
     Rows(Range<usize>),
+    /// The first of these rows of a matrix less the second.
+    RowLess(usize, usize),
     /// Every value with this added to it.
     Plus(f32),
     /// Every value multiplied by this.
@@ -194,6 +202,7 @@ impl Derived {
     pub(crate) fn name(&self, name: &str) -> String {
         match self {
             Self::Rows(rows) => format!("{name}[{}..{}]", rows.start, rows.end),
+            Self::RowLess(row, less) => format!("{name}[{row}-{less}]"),
             Self::Plus(addend) => format!("{name}[+{addend}]"),
             Self::Times(factor) => format!("{name}[*{factor}]"),
         }
@@ -206,9 +215,11 @@ impl Derived {
             Self::Plus(addend.parse().ok()?)
         } else if let Some(factor) = what.strip_prefix('*') {
             Self::Times(factor.parse().ok()?)
-        } else {
-            let (start, end) = what.split_once("..")?;
+        } else if let Some((start, end)) = what.split_once("..") {
             Self::Rows(start.parse().ok()?..end.parse().ok()?)
+        } else {
+            let (row, less) = what.split_once('-')?;
+            Self::RowLess(row.parse().ok()?, less.parse().ok()?)
         };
         Some((whole, derived))
     }
@@ -360,6 +371,7 @@ mod tests {
     fn what_is_made_of_a_tensor_has_a_name() {
         for (derived, name) in [
             (Derived::Rows(3..7), "a.weight[3..7]"),
+            (Derived::RowLess(9, 4), "a.weight[9-4]"),
             (Derived::Plus(1.0), "a.weight[+1]"),
             (Derived::Plus(-0.5), "a.weight[+-0.5]"),
             (Derived::Times(768_f32.sqrt()), "a.weight[*27.712812]"),
@@ -367,7 +379,7 @@ mod tests {
             assert_eq!(derived.name("a.weight"), name);
             assert_eq!(Derived::parse(name), Some(("a.weight", derived)));
         }
-        for other in ["a.weight", "a[3]", "a[x..y]", "a[1..2]b", "a[+]", "a[*x]"] {
+        for other in ["a.weight", "a[3]", "a[x..y]", "a[1..2]b", "a[+]", "a[*x]", "a[1-x]", "a[-1]"] {
             assert_eq!(Derived::parse(other), None, "{other}");
         }
     }

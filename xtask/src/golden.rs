@@ -17,7 +17,7 @@ use crate::process;
 use crate::workspace::Workspace;
 
 /// What the tests use. The script knows more: models that are not supported yet.
-const FIXTURES: [&str; 97] = [
+const FIXTURES: [&str; 99] = [
     "bert-base",
     "bert-relu",
     "bert-odd",
@@ -115,6 +115,8 @@ const FIXTURES: [&str; 97] = [
     "tiny-splade",
     "tiny-dense",
     "tiny-cross-encoder",
+    "tiny-logit-score",
+    "tiny-logit-score-one",
 ];
 
 /// Make the golden fixtures anew with PyTorch, and say what changed

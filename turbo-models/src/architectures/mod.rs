@@ -16,6 +16,7 @@ mod global_layers;
 mod gte;
 mod heads;
 mod jina_bert;
+mod logit_score;
 mod mistral;
 mod modernbert;
 mod mpnet;
@@ -35,7 +36,7 @@ use crate::{
     ModelConfig, ModelError, Outputs, Task,
     config_fields::ConfigFields,
     drawing::Drawing,
-    modules::Dense,
+    modules::SentenceModules,
     rows::{HIDDEN, POOLED, SELECTED, TOKEN_LOGITS},
     weights::Weights,
 };
@@ -92,26 +93,29 @@ pub(crate) struct Name {
 }
 
 impl Architecture {
-    /// The textbook graph of a model of this family, checked against its weights: what `task` has of `outputs`. `dense`
-    /// follows the pooling of an embedding.
+    /// The textbook graph of a model of this family, checked against its weights: what `task` has of `outputs`. The dense
+    /// `modules` follow the pooling of an embedding, and the one that makes a score stands for the family's own classifier.
     pub(crate) fn graph(
         &self,
         config: &ModelConfig,
         weights: &Weights,
-        dense: &[Dense],
+        modules: &SentenceModules,
         task: Task,
         outputs: Outputs,
     ) -> Result<Graph, ModelError> {
         let mut drawing = Drawing::new(&config.model_type, weights);
         let hidden = (self.draw)(&mut drawing, config)?;
         drawing.graph.layer(None);
-        let result = match task {
-            Task::Embedding { pooling } => {
+        let result = match (task, modules.score) {
+            (Task::Embedding { pooling }, _) => {
                 if outputs == Outputs::All {
                     drawing.graph.output(HIDDEN, hidden);
                 }
                 let pooled = drawing.graph.pool(hidden, pooling)?;
-                dense::draw(&mut drawing, config, dense, pooled)?
+                dense::draw(&mut drawing, config, &modules.dense, pooled)?
+            }
+            (Task::SequenceClassification, Some(score)) => {
+                logit_score::draw(&mut drawing, config, score, hidden)?
             }
             _ => heads::draw(self.heads, &mut drawing, config, task, hidden)?,
         };

@@ -6,10 +6,11 @@ use std::{collections::BTreeMap, path::Path};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::messages::Messages;
 use crate::{ModelError, error::one_line, json::JsonObject};
 
 /// From `sentence_bert_config.json` and `tokenizer_config.json`, each of which may be absent.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct EncoderInputs {
     /// Longest input, special tokens included, as the library's own file says; the position table may have less.
     pub(crate) max_seq_length: Option<usize>,
@@ -23,6 +24,8 @@ pub(crate) struct EncoderInputs {
     pub(crate) cut: Option<CutSide>,
     /// Whether texts are lower-cased before the tokenizer sees them.
     pub(crate) do_lower_case: bool,
+    /// How pairs of texts are written as messages; `None`: they are not.
+    pub(crate) messages: Option<Messages>,
     /// What the modules behind the encoder find.
     pub(super) gives: EncoderGives,
 }
@@ -54,6 +57,8 @@ pub(super) enum EncoderGives {
     Vectors,
     /// A logit per token of the vocabulary.
     WordLogits,
+    /// The same, of the token that comes next.
+    NextLogits,
 }
 
 /// The files of the library: it wrote them by family at first.
@@ -83,7 +88,7 @@ impl EncoderInputs {
             inputs.max_length = max_length(&json)?;
             (inputs.loaded_max_length, inputs.cut) = loaded_with(&json, name)?;
             inputs.do_lower_case = json.get("do_lower_case")?.unwrap_or(false);
-            inputs.gives = gives(&json)?;
+            (inputs.gives, inputs.messages) = gives(&json)?;
             break;
         }
         Ok(inputs)
@@ -100,19 +105,22 @@ impl EncoderInputs {
     }
 }
 
-/// What the library calls its tokenizer with: for inputs of all kinds, and for texts, which counts before. What it says
-/// of other kinds does not matter to texts.
+/// What the library calls its tokenizer with: for inputs of all kinds, and for texts, which counts before; and the template
+/// that writes messages. What it says of other kinds does not matter to texts.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ProcessingKwargs {
     common: Map<String, Value>,
     text: Map<String, Value>,
+    chat_template: Map<String, Value>,
 }
+
+const PROCESSING: &str = "processing_kwargs";
 
 /// The limit among these. What pads or says how answers are given changes no ids; what would is refused.
 fn max_length(json: &JsonObject) -> Result<Option<usize>, ModelError> {
-    const FIELD: &str = "processing_kwargs";
-    let ProcessingKwargs { common, text } = json.get(FIELD)?.unwrap_or_default();
+    const FIELD: &str = PROCESSING;
+    let ProcessingKwargs { common, text, .. } = json.get(FIELD)?.unwrap_or_default();
     let mut limit = None;
     for (name, value) in common.iter().chain(&text) {
         match (name.as_str(), value) {
@@ -222,19 +230,19 @@ fn model_max_length(dir: &Path) -> Result<Option<usize>, ModelError> {
 }
 
 /// Later versions of the library say it here, earlier ones in the name of the module's class.
-fn gives(json: &JsonObject) -> Result<EncoderGives, ModelError> {
+fn gives(json: &JsonObject) -> Result<(EncoderGives, Option<Messages>), ModelError> {
     const FIELD: &str = "transformer_task";
     let (gives, output) = match json.get::<String>(FIELD)?.as_deref() {
         None | Some("feature-extraction") => (EncoderGives::Vectors, "last_hidden_state"),
         Some("sequence-classification") => (EncoderGives::Vectors, "logits"),
         Some("fill-mask") => (EncoderGives::WordLogits, "logits"),
+        Some("text-generation") => (EncoderGives::NextLogits, "logits"),
         Some(other) => {
-            let supported = "feature-extraction, fill-mask, sequence-classification";
+            let supported = "feature-extraction, fill-mask, sequence-classification, text-generation";
             return Err(json.unsupported(FIELD, other, supported));
         }
     };
-    check_modalities(json, output)?;
-    Ok(gives)
+    Ok((gives, messages(json, gives, output)?))
 }
 
 /// How the library gives inputs of one kind to the model.
@@ -245,22 +253,31 @@ struct Modality {
     method: Option<String>,
     /// What of its output the modules behind find: a name, or the names on the way to it.
     method_output_name: Option<Value>,
+    /// Of messages: whether their content is a text, or a list of texts and images.
+    format: Option<String>,
 }
 
-/// Refuses what makes other inputs of texts, or takes something else than `output` of the model. Kinds of inputs beside
-/// texts do not matter, but for messages: where a model takes those, the library writes texts as such, too.
-fn check_modalities(json: &JsonObject, output: &str) -> Result<(), ModelError> {
+/// How texts are written as messages: where a model takes those, the library writes all texts as such. That is done here
+/// for language models, which score pairs of texts. Refuses what makes other inputs of texts, or takes something else than
+/// `output` of the model. Other kinds of inputs do not matter.
+fn messages(json: &JsonObject, gives: EncoderGives, output: &str) -> Result<Option<Messages>, ModelError> {
     const FIELD: &str = "modality_config";
     let mut kinds: BTreeMap<String, Modality> = json.get(FIELD)?.unwrap_or_default();
-    if kinds.contains_key("message") {
+    let [text, message] = ["text", "message"].map(|kind| kinds.remove(kind));
+    if message.is_some() && gives != EncoderGives::NextLogits {
         return Err(json.unsupported(FIELD, "message", "text"));
     }
-    let Modality { method, method_output_name } = kinds.remove("text").unwrap_or_default();
-    if let Some(method) = method.filter(|method| method != "forward") {
-        return Err(json.unsupported(FIELD, format!("method: {method}"), "forward"));
+    for kind in text.iter().chain(&message) {
+        if let Some(method) = kind.method.as_deref().filter(|method| *method != "forward") {
+            return Err(json.unsupported(FIELD, format!("method: {method}"), "forward"));
+        }
+        if let Some(name) = kind.method_output_name.as_ref().filter(|name| *name != output) {
+            return Err(json.unsupported(FIELD, format!("method_output_name: {name}"), output));
+        }
+        if let Some(format) = kind.format.as_deref().filter(|format| *format != "flat") {
+            return Err(json.unsupported(FIELD, format!("format: {format}"), "flat"));
+        }
     }
-    match method_output_name.filter(|name| name != output) {
-        None => Ok(()),
-        Some(name) => Err(json.unsupported(FIELD, format!("method_output_name: {name}"), output)),
-    }
+    let ProcessingKwargs { chat_template, .. } = json.get(PROCESSING)?.unwrap_or_default();
+    message.map(|_| Messages::read(json, PROCESSING, chat_template)).transpose()
 }

@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::{Dense, EncoderGives, SentenceModules, pooling};
+use super::{Dense, EncoderGives, LogitScore, SentenceModules, pooling};
 use crate::{ModelError, error::one_line};
 
 /// An entry of `modules.json`.
@@ -31,11 +31,21 @@ enum Stage {
     UnitVector,
     WordLogits,
     WordWeights,
+    NextLogits,
+    Score,
 }
 
 /// The modules that are known here.
-pub(super) const CLASSES: [&str; 7] =
-    ["Transformer", "Pooling", "Dense", "Normalize", "Dropout", "MLMTransformer", "SpladePooling"];
+pub(super) const CLASSES: [&str; 8] = [
+    "Transformer",
+    "Pooling",
+    "Dense",
+    "Normalize",
+    "Dropout",
+    "MLMTransformer",
+    "SpladePooling",
+    "LogitScore",
+];
 
 impl SentenceModules {
     /// Reads the list, which says all about pooling and what follows it.
@@ -45,7 +55,7 @@ impl SentenceModules {
     pub(super) fn read_list(&mut self, list: &List<'_>, modules: &[Module]) -> Result<(), ModelError> {
         let last = modules.iter().try_fold(Stage::Text, |stage, module| self.add(list, module, stage))?;
         match last {
-            Stage::WordLogits => Err(list.out_of_order("the list ends", last)),
+            Stage::WordLogits | Stage::NextLogits => Err(list.out_of_order("the list ends", last)),
             _ => Ok(()),
         }
     }
@@ -68,6 +78,7 @@ impl SentenceModules {
             ("Transformer", Stage::Text) => Ok(match self.inputs.gives {
                 EncoderGives::Vectors => Stage::TokenVectors,
                 EncoderGives::WordLogits => Stage::WordLogits,
+                EncoderGives::NextLogits => Stage::NextLogits,
             }),
             ("MLMTransformer", Stage::Text) => Ok(Stage::WordLogits),
             ("Pooling", Stage::TokenVectors) => {
@@ -78,6 +89,10 @@ impl SentenceModules {
                 pooling::check_splade(&list.folder(module)?)?;
                 self.splade = true;
                 Ok(Stage::WordWeights)
+            }
+            ("LogitScore", Stage::NextLogits) => {
+                self.score = Some(LogitScore::open(&list.folder(module)?)?);
+                Ok(Stage::Score)
             }
             ("Dense", Stage::Vector) => {
                 self.add_dense(list, Dense::open(&list.folder(module)?)?)?;
@@ -126,6 +141,8 @@ impl List<'_> {
             Stage::Vector => "Dense or Normalize behind Pooling and Dense",
             Stage::UnitVector => "nothing behind Normalize",
             Stage::WordWeights => "nothing behind SpladePooling",
+            Stage::NextLogits => "LogitScore behind the logits of the next token",
+            Stage::Score => "nothing behind LogitScore",
         };
         self.wrong("type", format!("{found}, expected {expected}"))
     }

@@ -4,6 +4,8 @@
 mod dense;
 mod inputs;
 mod list;
+mod logit_score;
+mod messages;
 mod pooling;
 mod prompts;
 
@@ -15,6 +17,7 @@ pub use self::prompts::Prompts;
 pub(crate) use self::{
     dense::Dense,
     inputs::{CutSide, EncoderInputs},
+    logit_score::LogitScore,
 };
 use self::{
     inputs::EncoderGives,
@@ -38,6 +41,8 @@ pub(crate) struct SentenceModules {
     pub(crate) normalize: bool,
     /// Whether the model gives weights of its vocabulary instead (SPLADE).
     pub(crate) splade: bool,
+    /// The score that the model's next token gives instead.
+    pub(crate) score: Option<LogitScore>,
     /// What the encoder takes, and gives to the others.
     pub(crate) inputs: EncoderInputs,
     /// What is put in front of texts.
@@ -337,8 +342,62 @@ mod tests {
         assert_eq!((cross_encoder.pooling, cross_encoder.splade), (None, false));
         let error = modules(&["Transformer", "Pooling"], "fill-mask").unwrap_err();
         assert!(error.contains("Pooling is out of order"), "{error}");
-        let error = modules(&["Transformer", "LogitScore"], "text-generation").unwrap_err();
-        assert!(error.contains("transformer_task is \"text-generation\", supported: feature"), "{error}");
+        let error = modules(&["Transformer", "Pooling"], "text-generation").unwrap_err();
+        assert!(error.contains("Pooling is out of order, expected LogitScore behind"), "{error}");
+        let error = modules(&["Transformer"], "any-to-any").unwrap_err();
+        assert!(error.contains("transformer_task is \"any-to-any\", supported: feature"), "{error}");
+    }
+
+    /// A reranker that is a language model: pairs are messages to it, and its next word is the score.
+    #[test]
+    fn a_score_is_that_of_the_next_token() {
+        let open_score = |kinds: &str, kwargs: &str, config: &str| {
+            let own = format!(
+                r#"{{"transformer_task": "text-generation", "modality_config": {kinds}, "processing_kwargs": {kwargs}}}"#
+            );
+            let files = [("sentence_bert_config.json", own.as_str()), ("LogitScore/config.json", config)];
+            open_list(&["Transformer", "LogitScore"], &files)
+        };
+        let both = r#"{"text": {"method": "forward", "method_output_name": "logits"},
+            "message": {"method": "forward", "method_output_name": "logits", "format": "flat"}}"#;
+        let kwargs = r#"{"chat_template": {"add_generation_prompt": true, "restore_suffix": true, "padding": true,
+            "enable_thinking": false}}"#;
+        let two = r#"{"true_token_id": 9, "false_token_id": 4, "module_input_name": "causal_logits"}"#;
+        let modules = open_score(both, kwargs, two).unwrap();
+        assert_eq!(modules.score, Some(LogitScore { true_token_id: 9, false_token_id: Some(4) }));
+        let variables = modules.inputs.messages.unwrap().variables;
+        let expected = serde_json::json!({ "add_generation_prompt": true, "enable_thinking": false });
+        assert_eq!(serde_json::Value::Object(variables), expected);
+        let text = r#"{"text": {"method": "forward", "method_output_name": "logits"}}"#;
+        let modules = open_score(text, kwargs, r#"{"true_token_id": 9, "false_token_id": null}"#).unwrap();
+        assert_eq!(modules.score, Some(LogitScore { true_token_id: 9, false_token_id: None }));
+        assert_eq!(modules.inputs.messages, None);
+
+        let structured = both.replace("flat", "structured");
+        let refused = [
+            (both, kwargs, "{}", "LogitScore/config.json: true_token_id: is missing"),
+            (both, kwargs, r#"{"true_token_id": -1}"#, "LogitScore/config.json: true_token_id: "),
+            (
+                both,
+                kwargs,
+                r#"{"true_token_id": 9, "module_input_name": "scores"}"#,
+                "LogitScore/config.json: module_input_name is \"scores\", supported: causal_logits",
+            ),
+            (&structured, kwargs, two, "modality_config is \"format: structured\", supported: flat"),
+            (
+                both,
+                r#"{"chat_template": {"max_length": 9}}"#,
+                two,
+                "\"chat_template: max_length: 9\", supported: ",
+            ),
+            (both, r#"{"chat_template": {"restore_suffix": false}}"#, two, "restore_suffix: false"),
+        ];
+        for (kinds, kwargs, config, why) in refused {
+            let error = open_score(kinds, kwargs, config).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+        let alone = open_list(&["Transformer", "LogitScore"], &[]).unwrap_err();
+        assert!(alone.contains("LogitScore is out of order"), "{alone}");
     }
 
     /// Where the library can write texts as messages it does, in the words of the tokenizer's chat template.

@@ -5,6 +5,8 @@
 //! text ─read─▶ tokens of the text ─cut─▶ those that fit ─join─▶ with special tokens around: Encoded, or Encoding
 //! ```
 //!
+//! A pair may be written as one text first, by a template of the model's ([`template`]).
+//!
 //! Truncation drops tokens of the texts and keeps the special tokens around them, as the reference does. A text far
 //! longer than the limit is not tokenised as a whole: a piece of it is enough where words are tokenised by themselves,
 //! and one that gave too few tokens is taken again, larger. So the answer is that of the whole text.
@@ -20,6 +22,7 @@ mod file;
 mod lengths;
 mod lower;
 mod older;
+mod template;
 mod text;
 mod tokens;
 mod vocab_txt;
@@ -30,6 +33,7 @@ use std::{cmp::Ordering, path::Path, sync::Arc};
 
 use tokenizers::{PostProcessor, PostProcessorWrapper, Tokenizer, tokenizer::Encoding as Tokens};
 
+pub(crate) use self::template::PairTemplate;
 use self::{
     around::Around,
     cuts::Cuts,
@@ -52,6 +56,15 @@ use crate::{Encoded, InputLimits, ModelError, modules::EncoderInputs};
 pub struct TextTokenizer {
     shared: Arc<Shared>,
     limits: InputLimits,
+    /// How pairs are written as one text; `None`: they are not.
+    written: Option<Arc<WrittenPairs>>,
+}
+
+/// A template, and what stands behind the texts of every pair.
+struct WrittenPairs {
+    template: PairTemplate,
+    /// Tokens that are kept where a pair is cut: the model answers behind the last one.
+    end: Vec<u32>,
 }
 
 struct Shared {
@@ -137,13 +150,38 @@ impl TextTokenizer {
             warnings,
         };
         shared.around = Around::of(|one| shared.join(one, None, SpecialTokens::With));
-        Self { shared: Arc::new(shared), limits }
+        Self { shared: Arc::new(shared), limits, written: None }
+    }
+
+    /// The same tokenizer for a model that reads pairs as `template` writes them.
+    ///
+    /// # Errors
+    /// What is wrong with the template.
+    pub(crate) fn with_template(self, template: PairTemplate) -> Result<Self, ModelError> {
+        let end = self.end_of(&template).map_err(|why| template.wrong(why))?;
+        Ok(Self { written: Some(Arc::new(WrittenPairs { template, end })), ..self })
+    }
+
+    /// Whether the model reads pairs as one text that a template writes, and so may be told what to judge by.
+    pub fn writes_pairs(&self) -> bool {
+        self.written.is_some()
+    }
+
+    /// The same tokenizer, which writes pairs with `instruction` instead of the folder's own, if it writes any.
+    ///
+    /// # Errors
+    /// [`ModelError::Field`]: what the template says.
+    pub fn with_instruction(&self, instruction: &str) -> Result<Self, ModelError> {
+        match &self.written {
+            None => Ok(self.clone()),
+            Some(written) => self.clone().with_template(written.template.with_instruction(instruction)),
+        }
     }
 
     /// The same tokenizer for inputs of at most `max_input_length` tokens, if that is less than the model's own limit.
     pub fn limited_to(&self, max_input_length: usize) -> Self {
         let max_input_length = max_input_length.min(self.limits.max_input_length);
-        Self { shared: Arc::clone(&self.shared), limits: InputLimits { max_input_length, ..self.limits } }
+        Self { limits: InputLimits { max_input_length, ..self.limits }, ..self.clone() }
     }
 
     /// Number of tokens it knows, added ones included.
@@ -164,6 +202,10 @@ impl TextTokenizer {
     /// Ids of a text, or of two that the model compares, with the special tokens that the tokenizer's file names; at
     /// most `max_input_length` of them. The longer text of a pair gives up tokens first.
     ///
+    /// Where the model reads pairs as a template writes them, that one text is tokenised, which names its special tokens
+    /// itself. A long one loses its end, but for what the template writes behind the texts: the tokens there take the place
+    /// of the last that fit, as in the sentence-transformers library. A text by itself is taken as it is.
+    ///
     /// Departs from the reference in one token of pairs in which each text is by far longer than the limit: of an odd
     /// number of tokens the text of more bytes keeps one more, instead of the one that would have more tokens.
     ///
@@ -175,7 +217,11 @@ impl TextTokenizer {
         text: impl Into<Text<'a>>,
         truncation: Truncation,
     ) -> Result<Encoded, TokenizeError> {
-        let (first, second) = self.limited::<Vec<u32>>(text.into(), truncation)?;
+        let text = text.into();
+        if let (Some(written), Text::Pair(query, document)) = (&self.written, text) {
+            return self.encode_written(written, (query, document), truncation);
+        }
+        let (first, second) = self.limited::<Vec<u32>>(text, truncation)?;
         let encoded = match (&self.shared.around, second) {
             (Some(around), None) => around.put(&first.tokens),
             (_, second) => {
@@ -286,6 +332,42 @@ impl TextTokenizer {
 
 /// The steps of encoding.
 impl TextTokenizer {
+    /// Ids of a pair as its template writes it.
+    fn encode_written(
+        &self,
+        written: &WrittenPairs,
+        (query, document): (&str, &str),
+        truncation: Truncation,
+    ) -> Result<Encoded, TokenizeError> {
+        let limit = self.limits.max_input_length;
+        let failed = |why| TokenizeError::Tokenizer { why };
+        let text = written.template.write(query, document).map_err(failed)?;
+        let part: Part<'_, Vec<u32>> = self.read_more_than(limit, &text, truncation)?;
+        let tokens = part.tokens.count();
+        if tokens > limit && truncation == Truncation::Off {
+            return Err(TokenizeError::TooLong { tokens, limit });
+        }
+        let mut input_ids = part.kept(tokens.min(limit), truncation).tokens;
+        if tokens > limit && truncation == Truncation::Right {
+            let end = &written.end[written.end.len().saturating_sub(limit)..];
+            input_ids.truncate(limit - end.len());
+            input_ids.extend_from_slice(end);
+        }
+        let encoded = Encoded { token_type_ids: vec![0; input_ids.len()], input_ids };
+        self.limits.check(&encoded)?;
+        Ok(encoded)
+    }
+
+    /// The tokens behind the texts of every pair that `template` writes; none where that cannot be told.
+    fn end_of(&self, template: &PairTemplate) -> Result<Vec<u32>, String> {
+        let [first, second] = template.fillers()?;
+        let ids = |text: &str| self.tokens_of::<Vec<u32>>(text).map_err(|error| error.to_string());
+        let (first, second) = (ids(&first)?, ids(&second)?);
+        let common = first.iter().rev().zip(second.iter().rev()).take_while(|(one, other)| one == other);
+        let count = Some(common.count()).filter(|count| *count < first.len().min(second.len()));
+        Ok(first[first.len() - count.unwrap_or(0)..].to_vec())
+    }
+
     /// The tokens of one text or two that fit into the limit with the special ones around them.
     fn limited<'a, T: Made>(
         &self,

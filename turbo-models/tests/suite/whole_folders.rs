@@ -1,6 +1,6 @@
 //! Folders as their libraries publish them, from text to what their task gives, against the reference in float64.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, sync::Arc};
 
 use safetensors::tensor::{Dtype, TensorView, serialize};
 use serde::Deserialize;
@@ -8,7 +8,12 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use turbo_models::{
     Checkpoint, Cpu, CpuOptions, Encoded, Encoder, EncoderOptions, LayoutKind, ModelError, OpenOptions,
-    Pooling, RowLens, ScoreFunction, Staging, Task, Text, Truncation, l2_normalize,
+    Pooling, RowLens, ScoreFunction, Staging, Task, Text, TextTokenizer, TokenizeError, Truncation,
+    graph::kernels::cuda::{
+        Cuda, CudaOptions,
+        emulator::{Emulator, Order},
+    },
+    l2_normalize,
 };
 
 use crate::common::{data, max_difference};
@@ -64,10 +69,16 @@ fn matches_from_text(folder: &str) {
     let tokenizer = checkpoint.tokenizer().unwrap();
     let encode = |row: &Row| tokenizer.encode(row.text.text(), Truncation::Right).unwrap();
     let inputs: Vec<_> = golden.iter().map(encode).collect();
-    for layout in [LayoutKind::Packed, LayoutKind::Padded] {
+    let on_cpu = [LayoutKind::Packed, LayoutKind::Padded].map(|layout| {
         let options = EncoderOptions { layout, ..EncoderOptions::of(&checkpoint) };
-        let mut encoder = encoder(&checkpoint, options).unwrap();
-        let rows = encoder.embed_batch(&inputs).unwrap();
+        (layout, encoder(&checkpoint, options).unwrap().embed_batch(&inputs).unwrap())
+    });
+    let emulated = Emulator::or_skip(Order::Forward).map(|emulator| {
+        let gpu = Cuda::<f32>::new(Arc::new(emulator), CudaOptions::default());
+        let mut encoder = Encoder::new(gpu, &checkpoint, EncoderOptions::of(&checkpoint)).unwrap();
+        (LayoutKind::Packed, encoder.embed_batch(&inputs).unwrap())
+    });
+    for (layout, rows) in on_cpu.into_iter().chain(emulated) {
         for ((row, mut got), input) in golden.iter().zip(rows).zip(&inputs) {
             assert_eq!((&input.input_ids, &input.token_type_ids), (&row.input_ids, &row.token_type_ids));
             let difference = max_difference(&got, &row.pooled);
@@ -345,6 +356,86 @@ fn cross_encoder() {
     assert_eq!(checkpoint.labels(), ["LABEL_0"]);
     let functions = (checkpoint.score_function(), checkpoint.pair_score_function());
     assert_eq!(functions, (ScoreFunction::Sigmoid, ScoreFunction::Identity));
+}
+
+/// Language models that are rerankers: a template writes the pairs, and logits of the next token are the score. One has a
+/// matrix of its own and words of its own to judge by.
+#[test]
+fn logit_score() {
+    for (folder, function) in
+        [("tiny-logit-score", ScoreFunction::Sigmoid), ("tiny-logit-score-one", ScoreFunction::Identity)]
+    {
+        matches_from_text(folder);
+        let checkpoint = Checkpoint::open(&data(folder)).unwrap();
+        assert_eq!(checkpoint.task(), Some(Task::SequenceClassification));
+        assert_eq!(checkpoint.labels(), ["LABEL_0"]);
+        let functions = (checkpoint.score_function(), checkpoint.pair_score_function());
+        assert_eq!(functions, (ScoreFunction::Sigmoid, function));
+        assert_eq!(checkpoint.row_lens(Task::SequenceClassification).unwrap().pooled, Some(1));
+        // whatever padding is called: the last token is the last one
+        assert_eq!(checkpoint.padding_id(Task::SequenceClassification).unwrap(), None);
+    }
+}
+
+#[test]
+fn a_written_pair_is_cut_before_the_end_of_its_template() {
+    let checkpoint = Checkpoint::open(&data("tiny-logit-score")).unwrap();
+    let tokenizer = checkpoint.tokenizer().unwrap();
+    let ids = |tokenizer: &TextTokenizer, document: &str, truncation| {
+        tokenizer.encode(("the cat", document), truncation).map(|encoded| encoded.input_ids)
+    };
+    let whole = ids(tokenizer, "a dog", Truncation::Off).unwrap();
+    let end = &whole[whole.len() - 4..];
+    for limit in 0..whole.len() {
+        let limited = tokenizer.limited_to(limit);
+        let error = ids(&limited, "a dog", Truncation::Off).unwrap_err();
+        assert!(matches!(error, TokenizeError::TooLong { limit: got, .. } if got == limit), "{error}");
+        let left = ids(&limited, "a dog", Truncation::Left);
+        let right = ids(&limited, "a dog", Truncation::Right);
+        if limit == 0 {
+            assert_eq!((left, right), (Err(TokenizeError::Empty), Err(TokenizeError::Empty)));
+            continue;
+        }
+        let right = right.unwrap();
+        assert_eq!((right.len(), left.unwrap()), (limit, whole[whole.len() - limit..].to_vec()));
+        let kept = end.len().min(limit);
+        assert!(right.ends_with(&end[end.len() - kept..]), "{limit}: {right:?}");
+        let same = right.iter().zip(&whole).take_while(|(one, other)| one == other).count();
+        assert!(same >= limit.saturating_sub(20), "{limit}: {right:?}");
+    }
+    let told = tokenizer.with_instruction("Is it a dog?").unwrap();
+    assert!(told.writes_pairs() && ids(&told, "a dog", Truncation::Off).unwrap() != whole);
+    let cut = ids(&told.limited_to(60), "a dog", Truncation::Right).unwrap();
+    assert!(cut.ends_with(end) && cut.len() == 60, "{cut:?}");
+    // a text by itself is not written
+    let one = tokenizer.encode("<|start|>the", Truncation::Off).unwrap().input_ids;
+    assert_eq!(one.len(), 2, "{one:?}");
+}
+
+#[test]
+fn a_logit_score_that_makes_no_sense_is_refused() {
+    let changed = |file: &str, field: &str, value: Value| {
+        let folder = copy("tiny-logit-score");
+        set(&folder.path().join(file), field, value);
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        let error = checkpoint.graph(Task::SequenceClassification).err().unwrap().to_string();
+        assert!(checkpoint.warnings().iter().any(|warning| warning.ends_with(&error)), "{error}");
+        error
+    };
+    for (file, field, value, why) in [
+        ("1_LogitScore/config.json", "true_token_id", json!(5000), "LogitScore names token 5000"),
+        ("1_LogitScore/config.json", "false_token_id", json!(267), "LogitScore names token 267"),
+        ("config.json", "tie_word_embeddings", json!(false), "tensor lm_head.weight is missing"),
+        ("config.json", "final_logit_softcapping", json!(30.0), "final_logit_softcapping is \"30\""),
+        ("config.json", "is_causal", json!(false), "is_causal is \"false\""),
+    ] {
+        let said = changed(file, field, value);
+        assert!(said.contains(why), "{field}: {said}");
+    }
+    let folder = copy("tiny-logit-score");
+    fs::write(folder.path().join("chat_template.jinja"), "{{ messages[0].content }}").unwrap();
+    let said = error(folder.path());
+    assert!(said.contains("chat_template.jinja: chat_template: it does not write"), "{said}");
 }
 
 /// A copy of a fixture, to be changed.

@@ -87,6 +87,8 @@ pub(super) struct Arguments {
     #[arg(long, env, value_name = "NAME", conflicts_with = "default_prompt", help_heading = "Model")]
     default_prompt_name: Option<String>,
     /// Text to put before texts when a request names no prompt
+    ///
+    /// A reranker whose template writes pairs is told to judge by it.
     #[arg(long, env, value_name = "TEXT", help_heading = "Model")]
     default_prompt: Option<String>,
     /// Folder of the dense module behind pooling

@@ -115,6 +115,14 @@ impl Model {
         if options.default_prompt.is_some() && !reads_prompts(task) {
             tracing::warn!("the default prompt is not used: this model is for {task}");
         }
+        let (mut prompts, mut tokenizer) =
+            (prompts(&checkpoint, options.default_prompt)?, checkpoint.tokenizer().cloned());
+        if let Some(writes) = tokenizer.as_mut().filter(|tokenizer| tokenizer.writes_pairs()) {
+            // no text begins with them: they tell the model what to judge by
+            if let Some(instruction) = std::mem::take(&mut prompts).default {
+                *writes = writes.with_instruction(&instruction)?;
+            }
+        }
         let info = ModelInfo {
             model_id: options.model_id.unwrap_or_else(|| dir.display().to_string()),
             sha: options.sha,
@@ -125,15 +133,15 @@ impl Model {
             labels: checkpoint.labels().into(),
             score_function: checkpoint.score_function(),
             pair_score_function: checkpoint.pair_score_function(),
-            mask_token: checkpoint.tokenizer().and_then(mask_token),
-            prompts: prompts(&checkpoint, options.default_prompt)?,
+            mask_token: tokenizer.as_ref().and_then(mask_token),
+            prompts,
             rows: checkpoint.row_lens(task)?,
             max_input_length: checkpoint.max_input_length(),
             vocab_size: checkpoint.limits().vocab_size,
             type_vocab_size: checkpoint.limits().type_vocab_size,
         };
         let padding_id = checkpoint.padding_id(task)?;
-        let tokenizer = checkpoint.tokenizer().cloned().map(|it| Arc::new(it) as Arc<dyn Tokenize>);
+        let tokenizer = tokenizer.map(|it| Arc::new(it) as Arc<dyn Tokenize>);
         let graph = checkpoint.graph(task)?.to_string();
         let layout = options.layout;
         let fingerprint = options.fingerprint.then(|| {

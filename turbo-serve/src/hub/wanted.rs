@@ -7,12 +7,13 @@ use serde_json::Value;
 use super::HubError;
 
 /// Files that describe the model. Those that exist are fetched, before the weights.
-const DESCRIPTIONS: [&str; 12] = [
+const DESCRIPTIONS: [&str; 13] = [
     "config.json",
     TOKENIZER,
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
+    "chat_template.jinja",
     "vocab.txt",
     "vocab.json",
     "merges.txt",

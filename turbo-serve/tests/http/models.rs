@@ -5,7 +5,10 @@ use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 use axum::Router;
 use serde_json::{Value, json};
 use turbo_serve::{
-    engine::{BatchTokens, Cpu, CpuOptions, Engine, EngineConfig, Layout, Model, OpenOptions, Pooling, Task},
+    engine::{
+        BatchTokens, Cpu, CpuOptions, DefaultPrompt, Engine, EngineConfig, Layout, Model, OpenOptions,
+        Pooling, Task,
+    },
     http::{HttpOptions, Metrics, router},
 };
 
@@ -142,6 +145,40 @@ fn a_cross_encoder_ranks_texts() {
     assert_tei("many texts", &reply, 422, "Validation", "batch size 450000 > maximum allowed batch size");
     let metrics = server.get("/metrics");
     assert!(metrics.text().contains("# TYPE te_predict_inference_duration histogram"), "{}", metrics.text());
+}
+
+/// It reads a pair as its template writes it, with what to judge by: the folder's words, or those of the server.
+#[test]
+fn a_language_model_ranks_texts() {
+    let (server, cases) = serve("tiny-logit-score");
+    let sigmoid = |case: &Value| 1.0 / (1.0 + (-case["pooled"][0].as_f64().unwrap()).exp());
+    for case in &cases {
+        let body = json!({ "query": case["text"][0], "texts": [case["text"][1]], "truncate": true });
+        assert_near(&ok(&server.post("/rerank", body.to_string()))[0]["score"], sigmoid(case), case);
+    }
+    let [queries, documents] =
+        [0, 1].map(|side| cases.iter().map(|it| &it["text"][side]).collect::<Vec<_>>());
+    let body = json!({ "queries": queries, "documents": documents });
+    let scores = ok(&server.post("/score", body.to_string()));
+    for (score, case) in list(&scores["data"]).iter().zip(&cases) {
+        assert_near(&score["score"], sigmoid(case), case);
+    }
+    let tokens: usize = cases.iter().map(|case| list(&case["input_ids"]).len()).sum();
+    assert_eq!(scores["usage"]["prompt_tokens"], tokens);
+    let long = json!({ "query": "hello", "texts": ["hello batch ".repeat(40)], "truncate": false });
+    assert_tei("a long text", &server.post("/rerank", long.to_string()), 422, "Validation", "at most 128");
+
+    let told = |words: &str| {
+        let default_prompt = Some(DefaultPrompt::Text(words.to_owned()));
+        let server = start("tiny-logit-score", OpenOptions { default_prompt, ..OpenOptions::default() });
+        let body = json!({ "query": cases[0]["text"][0], "texts": [cases[0]["text"][1]] });
+        ok(&server.post("/rerank", body.to_string()))[0]["score"].as_f64().unwrap()
+    };
+    let (same, other) = (told("Is it about the cat?"), told("Does it say hello?"));
+    assert!(
+        (same - sigmoid(&cases[0])).abs() < TOLERANCE && (other - same).abs() > TOLERANCE,
+        "{same} {other}"
+    );
 }
 
 #[test]

@@ -94,7 +94,9 @@ pub(in crate::http) const NAMES: [(&str, &str); 4] =
 /// What can be done about too many pairs.
 const FEWER: &str = "send fewer pairs at a time, or raise `--max-rerank-documents`";
 /// What can be done where no words of a template's are read.
-const NO_TEMPLATE: &str = "a model's template is not read; write what it would say into the texts";
+const ONE_INSTRUCTION: &str =
+    "what pairs are judged by is the same for all requests; start the server with `--default-prompt`";
+const NO_TEMPLATE: &str = "a template gets what the model's folder says, and nothing of a request";
 
 /// How a model answers.
 enum How {
@@ -111,7 +113,7 @@ pub(in crate::http) async fn score(
 ) -> Result<Response, OpenAiError> {
     Ability::Score.check(&target)?;
     check_padding(body.padding)?;
-    refuse("instruction", body.instruction.take(), NO_TEMPLATE)?;
+    refuse("instruction", body.instruction.take(), ONE_INSTRUCTION)?;
     refuse("chat_template_kwargs", body.chat_template_kwargs.take(), NO_TEMPLATE)?;
     let Cut { truncation, max_input_length } =
         Cut::of(&target, body.truncate_prompt_tokens, body.truncation_side)?;

@@ -1,0 +1,45 @@
+//! The head of rerankers that are language models: the logit of the token that says yes, less that of the one that says
+//! no, behind the last token. Of the whole vocabulary only these two rows are read.
+
+use turbo_graph::{Pooling, ValueId};
+
+use super::decoder;
+use crate::{ModelConfig, ModelError, drawing::Drawing, modules::LogitScore};
+
+/// The matrix of a model that has one of its own.
+const OWN: &str = "lm_head";
+/// Else its words have one row on their way in and out.
+const TIED: &str = "embed_tokens";
+
+/// From the hidden state of every token to a score of each input.
+pub(super) fn draw(
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+    score: LogitScore,
+    hidden: ValueId,
+) -> Result<ValueId, ModelError> {
+    decoder::refuse_full_attention(config)?;
+    refuse_capped_logits(config)?;
+    let LogitScore { true_token_id, false_token_id } = score;
+    let words = config.vocab_size;
+    if let Some(id) = [true_token_id].into_iter().chain(false_token_id).find(|id| *id >= words) {
+        return Err(config.wrong("vocab_size", format!("is {words}, and LogitScore names token {id}")));
+    }
+    let last = drawing.graph.pool(hidden, Pooling::LastToken)?;
+    let name = if drawing.has(&format!("{OWN}.weight")) || !is_tied(config)? { OWN } else { TIED };
+    drawing.product_of_row(last, name, (config.hidden_size, words), true_token_id, false_token_id)
+}
+
+/// Where the file is silent, it is as the tensors say.
+fn is_tied(config: &ModelConfig) -> Result<bool, ModelError> {
+    Ok(config.optional::<bool>("tie_word_embeddings")?.unwrap_or(true))
+}
+
+/// A difference of capped logits is not a product.
+fn refuse_capped_logits(config: &ModelConfig) -> Result<(), ModelError> {
+    const FIELD: &str = "final_logit_softcapping";
+    match config.optional::<f64>(FIELD)? {
+        None => Ok(()),
+        Some(cap) => Err(config.unsupported(FIELD, cap, "null")),
+    }
+}
