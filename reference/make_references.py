@@ -1622,7 +1622,7 @@ def make_tiny_logit_score(root, seed, name, instruction=None, other=True, **kw):
     rows = []
     for query, document in [["hello", text] for text in TINY_SENTENCES] + [["two  cats?\n", " the <|end|> of <b>it</b> "]]:
         ids = read(query, document)
-        if len(ids) > TINY_PAIR_LIMIT:  # what stands behind the texts takes the place of the last that fit
+        if len(ids) >= TINY_PAIR_LIMIT:  # what stands behind the texts takes the place of the last that fit
             ids = ids[:TINY_PAIR_LIMIT - end] + ids[len(ids) - end:]
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([ids])).logits[0, -1]

@@ -47,8 +47,8 @@ impl Labels {
         Ok(Self { names, score_function, activation: asked_activation(json)? })
     }
 
-    /// The one of a score, whatever labels the file of the model has: it says nothing of it, but maybe how logits become
-    /// scores.
+    /// The one label of a model whose score a module makes. Of the file's labels only the function that makes scores of
+    /// logits counts.
     pub(crate) fn one(of_file: &Self) -> Self {
         Self {
             names: vec!["LABEL_0".to_owned()],

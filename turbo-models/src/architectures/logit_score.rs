@@ -8,7 +8,7 @@ use crate::{ModelConfig, ModelError, drawing::Drawing, modules::LogitScore};
 
 /// The matrix of a model that has one of its own.
 const OWN: &str = "lm_head";
-/// Else its words have one row on their way in and out.
+/// Else the table of its embeddings is the matrix.
 const TIED: &str = "embed_tokens";
 
 /// From the hidden state of every token to a score of each input.
@@ -18,6 +18,10 @@ pub(super) fn draw(
     score: LogitScore,
     hidden: ValueId,
 ) -> Result<ValueId, ModelError> {
+    if !drawing.has(&format!("{TIED}.weight")) {
+        let supported = "a decoder, where modules.json has LogitScore";
+        return Err(config.unsupported("model_type", &config.model_type, supported));
+    }
     decoder::refuse_full_attention(config)?;
     refuse_capped_logits(config)?;
     let LogitScore { true_token_id, false_token_id } = score;
@@ -30,7 +34,7 @@ pub(super) fn draw(
     drawing.product_of_row(last, name, (config.hidden_size, words), true_token_id, false_token_id)
 }
 
-/// Where the file is silent, it is as the tensors say.
+/// Where neither the file nor a matrix says otherwise, it is tied.
 fn is_tied(config: &ModelConfig) -> Result<bool, ModelError> {
     Ok(config.optional::<bool>("tie_word_embeddings")?.unwrap_or(true))
 }

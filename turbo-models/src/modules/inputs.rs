@@ -274,9 +274,10 @@ fn messages(json: &JsonObject, gives: EncoderGives, output: &str) -> Result<Opti
         if let Some(name) = kind.method_output_name.as_ref().filter(|name| *name != output) {
             return Err(json.unsupported(FIELD, format!("method_output_name: {name}"), output));
         }
-        if let Some(format) = kind.format.as_deref().filter(|format| *format != "flat") {
-            return Err(json.unsupported(FIELD, format!("format: {format}"), "flat"));
-        }
+    }
+    let format = message.as_ref().map(|message| message.format.as_deref().unwrap_or("null"));
+    if let Some(other) = format.filter(|format| *format != "flat") {
+        return Err(json.unsupported(FIELD, format!("format: {other}"), "flat"));
     }
     let ProcessingKwargs { chat_template, .. } = json.get(PROCESSING)?.unwrap_or_default();
     message.map(|_| Messages::read(json, PROCESSING, chat_template)).transpose()

@@ -23,30 +23,22 @@ impl Messages {
         const IGNORED: [&str; 4] = ["padding", "padding_side", "pad_to_multiple_of", "return_tensors"];
         let mut variables = Map::new();
         for (name, value) in arguments {
-            match (name.as_str(), &value) {
-                (name, _) if IGNORED.contains(&name) => {}
+            let only = match name.as_str() {
+                name if IGNORED.contains(&name) => continue,
                 // where a text is cut, what the template writes behind it is kept
-                ("restore_suffix" | "truncation", Value::Bool(true))
-                | ("continue_final_message" | "return_assistant_tokens_mask", Value::Bool(false)) => {}
-                (
-                    "restore_suffix"
-                    | "truncation"
-                    | "max_length"
-                    | "continue_final_message"
-                    | "return_assistant_tokens_mask"
-                    | "chat_template",
-                    _,
-                ) => {
-                    let supported = "variables of the template, such as add_generation_prompt";
-                    return Err(json.unsupported(
-                        field,
-                        format!("chat_template: {name}: {value}"),
-                        supported,
-                    ));
+                "restore_suffix" | "truncation" => Value::Bool(true),
+                "continue_final_message" | "return_assistant_tokens_mask" | "sanitize_control_tokens" => {
+                    Value::Bool(false)
                 }
+                "chat_template" | "max_length" => Value::Null,
                 _ => {
                     variables.insert(name, value);
+                    continue;
                 }
+            };
+            if value != only {
+                let value = format!("chat_template: {name}: {value}");
+                return Err(json.unsupported(field, value, format!("{name}: {only}")));
             }
         }
         Ok(Self { variables })

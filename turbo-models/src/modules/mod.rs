@@ -374,6 +374,7 @@ mod tests {
         assert_eq!(modules.inputs.messages, None);
 
         let structured = both.replace("flat", "structured");
+        let no_format = both.replace(r#", "format": "flat""#, "");
         let refused = [
             (both, kwargs, "{}", "LogitScore/config.json: true_token_id: is missing"),
             (both, kwargs, r#"{"true_token_id": -1}"#, "LogitScore/config.json: true_token_id: "),
@@ -384,13 +385,20 @@ mod tests {
                 "LogitScore/config.json: module_input_name is \"scores\", supported: causal_logits",
             ),
             (&structured, kwargs, two, "modality_config is \"format: structured\", supported: flat"),
+            (&no_format, kwargs, two, "modality_config is \"format: null\", supported: flat"),
+            (
+                both,
+                r#"{"chat_template": {"sanitize_control_tokens": true}}"#,
+                two,
+                "sanitize_control_tokens: true\", supported: sanitize_control_tokens: false",
+            ),
             (
                 both,
                 r#"{"chat_template": {"max_length": 9}}"#,
                 two,
                 "\"chat_template: max_length: 9\", supported: ",
             ),
-            (both, r#"{"chat_template": {"restore_suffix": false}}"#, two, "restore_suffix: false"),
+            (both, r#"{"chat_template": {"restore_suffix": false}}"#, two, "supported: restore_suffix: true"),
         ];
         for (kinds, kwargs, config, why) in refused {
             let error = open_score(kinds, kwargs, config).unwrap_err();

@@ -24,13 +24,23 @@ pub struct LabelScore {
 /// # Errors
 /// [`TaskError::NotANumber`].
 pub fn classify(logits: &[f32], function: ScoreFunction) -> Result<Vec<LabelScore>, TaskError> {
+    let scores = scores(logits, function)?;
+    Ok(rank(&scores).into_iter().map(|index| LabelScore { index, score: scores[index] }).collect())
+}
+
+/// The score of every label, in the model's order.
+///
+/// * `logits`: one per label.
+///
+/// # Errors
+/// [`TaskError::NotANumber`].
+pub fn scores(logits: &[f32], function: ScoreFunction) -> Result<Vec<f32>, TaskError> {
     check(logits, logits.len())?;
-    let scores: Vec<f32> = match function {
+    Ok(match function {
         ScoreFunction::Softmax => softmax(logits.iter().copied()).into_iter().map(|it| it as f32).collect(),
         ScoreFunction::Sigmoid => logits.iter().map(|logit| sigmoid(*logit) as f32).collect(),
         ScoreFunction::Identity => logits.iter().map(|logit| finite(*logit) as f32).collect(),
-    };
-    Ok(rank(&scores).into_iter().map(|index| LabelScore { index, score: scores[index] }).collect())
+    })
 }
 
 /// Places of `scores` from the greatest to the least; those of one score in their order, NaN last.

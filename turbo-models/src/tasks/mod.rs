@@ -31,7 +31,7 @@ mod sparse;
 
 pub use self::{
     answers::{Answer, AnswerOptions, AnswerWindow, Edges, NullAnswer, answers},
-    classify::{LabelScore, classify, rank},
+    classify::{LabelScore, classify, rank, scores},
     entities::{Aggregation, Entity, entities},
     fill_mask::{TokenScore, fill_mask, filled_text, mask_positions},
     sparse::{SparseValue, sparse},

@@ -235,7 +235,8 @@ impl TextTokenizer {
         Ok(encoded)
     }
 
-    /// As [`Self::encode`], with the place in the text that each token came from.
+    /// As [`Self::encode`], with the place in the text that each token came from. Pairs are not written as one text, which
+    /// has other places.
     ///
     /// # Errors
     /// As [`Self::encode`].
@@ -340,7 +341,7 @@ impl TextTokenizer {
         truncation: Truncation,
     ) -> Result<Encoded, TokenizeError> {
         let limit = self.limits.max_input_length;
-        let failed = |why| TokenizeError::Tokenizer { why };
+        let failed = |why| TokenizeError::Tokenizer { why: format!("its chat_template: {why}") };
         let text = written.template.write(query, document).map_err(failed)?;
         let part: Part<'_, Vec<u32>> = self.read_more_than(limit, &text, truncation)?;
         let tokens = part.tokens.count();
@@ -348,7 +349,8 @@ impl TextTokenizer {
             return Err(TokenizeError::TooLong { tokens, limit });
         }
         let mut input_ids = part.kept(tokens.min(limit), truncation).tokens;
-        if tokens > limit && truncation == Truncation::Right {
+        // one that just fits is taken for one that was cut, as in that library
+        if tokens >= limit && truncation == Truncation::Right {
             let end = &written.end[written.end.len().saturating_sub(limit)..];
             input_ids.truncate(limit - end.len());
             input_ids.extend_from_slice(end);

@@ -1,5 +1,5 @@
-//! The template with which a language model reads a query and a document: one text, with words around both that tell it
-//! what to do. It comes with the model, in Jinja, as the transformers library renders it.
+//! The template that makes one text of a query and a document, for rerankers that are language models: with words around
+//! both, as in the model's training. It comes with the model, in Jinja, and is rendered as the transformers library does.
 
 use std::{
     fs, io,
@@ -21,9 +21,13 @@ const FILE: &str = "chat_template.jinja";
 const CONFIG: &str = "tokenizer_config.json";
 const FIELD: &str = "chat_template";
 
-/// Steps of a template, as which 64 bytes of what it writes or changes count, too: dozens of copies of megabytes are
-/// possible. A file from anywhere ends, and takes 640 MB at most.
-const MOST_STEPS: u64 = 10_000_000;
+/// Steps of a template, some dozens of which write a pair; 64 bytes of what it writes or changes count as one, too. So a
+/// file from anywhere comes to an end while it is opened, and lists in lists stay shallow.
+const STEPS: u64 = 20_000;
+/// Copies of a long pair that a template may make besides.
+const COPIES: u64 = 32;
+/// Bytes of such a pair: copies of a shorter one are within [`STEPS`].
+const LONG: usize = 32 << 10;
 
 /// Two texts that differ in every token: what writings of them have in common at their end is the template's.
 const FILLERS: [&str; 2] = ["0", "1 2 3 4"];
@@ -35,7 +39,7 @@ pub(crate) struct PairTemplate {
     environment: Environment<'static>,
     /// What the template may name, beside the messages.
     variables: Map<String, Json>,
-    /// What the model is to judge by, in words; the template has words of its own where this says nothing.
+    /// The first message: what makes a document fit, in words. Without it the template has words of its own.
     instruction: Option<String>,
 }
 
@@ -56,25 +60,34 @@ impl PairTemplate {
         // as the transformers library sets it
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.expect("the usual delimiters differ from each other"));
-        environment.set_unknown_method_callback(unknown_method_callback);
-        environment.add_function("raise_exception", |why: String| -> Result<(), Error> {
-            Err(Error::new(ErrorKind::InvalidOperation, why))
+        environment.set_unknown_method_callback(|state, value, method, arguments| match method {
+            // widths of any size are not counted as steps
+            "format" => Err(Error::from(ErrorKind::UnknownMethod)),
+            _ => unknown_method_callback(state, value, method, arguments),
         });
-        environment.set_fuel(Some(MOST_STEPS));
+        environment.add_function("raise_exception", failed);
+        // it would make other tokens every day
+        environment.add_function("strftime_now", |_: String| {
+            failed("strftime_now: what is made of a pair may not depend on the day".to_owned())
+        });
+        environment.set_fuel(Some(STEPS));
+        // as Python reads files
+        let source = source.replace("\r\n", "\n").replace('\r', "\n");
         let added = environment.add_template_owned(FIELD, source).map_err(one_line);
-        let mut all = special_tokens(config.as_ref())?;
+        let mut all = special_tokens(config.as_ref());
         all.extend([("tools".to_owned(), Json::Null), ("documents".to_owned(), Json::Null)]);
         all.insert("add_generation_prompt".to_owned(), Json::Bool(false));
         all.extend(variables.clone());
-        let instruction = instruction.map(str::to_owned);
-        let template = Self { file: dir.join(name), environment, variables: all, instruction };
-        added.and_then(|()| template.check()).map_err(|why| template.wrong(why))?;
+        let template = Self { file: dir.join(name), environment, variables: all, instruction: None };
+        let template = template.with_instruction(instruction.unwrap_or_default());
+        added.and_then(|()| template.check(config.as_ref())).map_err(|why| template.wrong(why))?;
         Ok(template)
     }
 
-    /// The same, with another `instruction`.
+    /// The same, with another `instruction`; without one where it is empty.
     pub(super) fn with_instruction(&self, instruction: &str) -> Self {
-        Self { instruction: Some(instruction.to_owned()), ..self.clone() }
+        let instruction = Some(instruction.to_owned()).filter(|words| !words.is_empty());
+        Self { instruction, ..self.clone() }
     }
 
     /// An error about the template.
@@ -85,16 +98,26 @@ impl PairTemplate {
     /// The text that the model reads.
     ///
     /// # Errors
-    /// What the template says.
+    /// What the template says, or that it takes too many steps.
     pub(super) fn write(&self, query: &str, document: &str) -> Result<String, String> {
+        let bytes = query.len() + document.len();
+        if bytes < LONG {
+            return self.write_in(&self.environment, query, document);
+        }
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(STEPS + bytes as u64 * COPIES / 64));
+        self.write_in(&environment, query, document)
+    }
+
+    fn write_in(&self, environment: &Environment<'_>, query: &str, document: &str) -> Result<String, String> {
         let message = |role: &str, content: &str| json!({ "role": role, "content": content });
         let instruction = self.instruction.iter().map(|words| message("system", words));
         let pair = [message("query", query), message("document", document)];
         let messages: Json = instruction.chain(pair).collect();
         let mut context = self.variables.clone();
         context.insert("messages".to_owned(), messages);
-        let template = self.environment.get_template(FIELD).map_err(one_line)?;
-        template.render(Value::from(Serde(context))).map_err(one_line)
+        let written = environment.get_template(FIELD).and_then(|it| it.render(Value::from(Serde(context))));
+        written.map_err(one_line)
     }
 
     /// A pair of each filler.
@@ -106,8 +129,15 @@ impl PairTemplate {
         Ok([first?, second?])
     }
 
-    /// Whether both texts are written.
-    fn check(&self) -> Result<(), String> {
+    /// Whether both texts are written, and no special token is named that the tokenizer's file does not.
+    fn check(&self, config: Option<&JsonObject>) -> Result<(), String> {
+        let template = self.environment.get_template(FIELD).map_err(one_line)?;
+        let known = |name: &str| config.is_some_and(|json| json.iter().any(|(field, _)| field == name));
+        let mut unknown: Vec<String> = template.undeclared_variables(false).into_iter().collect();
+        unknown.retain(|name| name.ends_with("_token") && !known(name));
+        if let Some(name) = unknown.iter().min() {
+            return Err(format!("it names {name}, which {CONFIG} does not have"));
+        }
         let [one, other] = FILLERS;
         let both = self.write(one, one)?;
         for (text, changed) in [("query", (other, one)), ("document", (one, other))] {
@@ -131,7 +161,7 @@ fn source(dir: &Path, config: Option<&JsonObject>) -> Result<(&'static str, Stri
             let missing = || ModelError::Field {
                 file,
                 field: FIELD,
-                why: format!("there is no such file, nor the field in {CONFIG}: it writes pairs as messages"),
+                why: format!("is missing, and so is the field in {CONFIG}: modality_config names messages"),
             };
             config
                 .map_or(Ok(None), |json| json.get(FIELD))?
@@ -142,18 +172,19 @@ fn source(dir: &Path, config: Option<&JsonObject>) -> Result<(&'static str, Stri
     }
 }
 
-/// What templates call the special tokens: `eos_token` and others.
-fn special_tokens(config: Option<&JsonObject>) -> Result<Map<String, Json>, ModelError> {
-    const NAMES: [&str; 7] =
-        ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
-    let mut tokens = Map::new();
-    for name in NAMES {
-        let Some(token) = config.map_or(Ok(None), |json| json.get::<Json>(name))? else { continue };
-        // a text, or an object with one
-        let text = token.get("content").unwrap_or(&token).clone();
-        tokens.insert(name.to_owned(), text);
-    }
-    Ok(tokens)
+/// The special tokens of the tokenizer's file, as templates call them: `eos_token` and others. Each is a text, or an object
+/// with one.
+fn special_tokens(config: Option<&JsonObject>) -> Map<String, Json> {
+    let fields = config.into_iter().flat_map(JsonObject::iter).filter(|(name, _)| name.ends_with("_token"));
+    let token = |(name, token): (&String, &Json)| {
+        let text = token.get("content").unwrap_or(token).as_str()?;
+        Some((name.clone(), text.into()))
+    };
+    fields.filter_map(token).collect()
+}
+
+fn failed(why: String) -> Result<(), Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, why))
 }
 
 #[cfg(test)]
@@ -198,8 +229,25 @@ mod tests {
 
     #[test]
     fn texts_may_be_as_long_as_a_body() {
-        let text = "a b ".repeat(1 << 20);
-        assert_eq!(written(PAIR, &text, &text).len(), 2 * text.len() + "\n<d></d>\n".len() - 1);
+        for count in [1, 4000, 5000, 1 << 20] {
+            let text = "a b ".repeat(count);
+            assert_eq!(written(PAIR, &text, &text).len(), 2 * text.len() + "\n<d></d>\n".len() - 1);
+        }
+    }
+
+    #[test]
+    fn an_empty_instruction_is_none() {
+        let first = "{{ messages[0].role }}{{ messages[-2].content }}{{ messages[-1].content }}";
+        let template = open(&[(FILE, first)], json!({})).unwrap();
+        let role = |template: &PairTemplate| template.write("a", "b").unwrap();
+        assert_eq!(role(&template), "systemab");
+        assert_eq!(role(&template.with_instruction("")), "queryab");
+        assert_eq!(role(&template.with_instruction("").with_instruction("c")), "systemab");
+    }
+
+    #[test]
+    fn lines_end_as_python_reads_them() {
+        assert_eq!(written(&PAIR.replace('\n', "\r\n"), "a", "b"), written(PAIR, "a", "b"));
     }
 
     #[test]
@@ -220,6 +268,15 @@ mod tests {
             ("{{ messages[1].content }}", "the message of role \"document\""),
             ("{% if %}", "syntax error"),
             ("{{ raise_exception('only users') }}", "only users"),
+            ("{{ strftime_now('%d') }}", "may not depend on the day"),
+            ("{{ messages | tojson }}", "filter tojson is unknown"),
+            ("{{ '{:99999999999}'.format(1) }}", "unknown method"),
+            ("{{ bos_token }}", "it names bos_token, which tokenizer_config.json does not have"),
+            (
+                "{% set ns = namespace() %}{% for a in range(9999) %}{% set ns.x = [ns.x] %}{% endfor %}",
+                "fuel",
+            ),
+            ("{{ messages[1].content * 99999999999 }}", "fuel"),
             ("{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}{% endfor %}", "fuel"),
         ] {
             let error = open(&[(FILE, template)], json!({})).err().unwrap();
@@ -230,7 +287,7 @@ mod tests {
             assert!(!error.contains('\n'), "{error}");
         }
         let none = open(&[], json!({})).err().unwrap();
-        assert!(none.contains("there is no such file"), "{none}");
+        assert!(none.contains("is missing, and so is the field in tokenizer_config.json"), "{none}");
         let list = r#"{"chat_template": [{"name": "default", "template": "x"}]}"#;
         let error = open(&[(CONFIG, list)], json!({})).err().unwrap();
         assert!(error.starts_with("tokenizer_config.json: chat_template: "), "{error}");

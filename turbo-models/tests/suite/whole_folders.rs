@@ -385,7 +385,10 @@ fn a_written_pair_is_cut_before_the_end_of_its_template() {
         tokenizer.encode(("the cat", document), truncation).map(|encoded| encoded.input_ids)
     };
     let whole = ids(tokenizer, "a dog", Truncation::Off).unwrap();
-    let end = &whole[whole.len() - 4..];
+    let of_template =
+        tokenizer.encode("<|end|>\n<|start|>answer<|end|>\n", Truncation::Off).unwrap().input_ids;
+    let end = &of_template[..];
+    assert!(whole.ends_with(end) && end.len() > 4, "{end:?}");
     for limit in 0..whole.len() {
         let limited = tokenizer.limited_to(limit);
         let error = ids(&limited, "a dog", Truncation::Off).unwrap_err();
@@ -396,12 +399,9 @@ fn a_written_pair_is_cut_before_the_end_of_its_template() {
             assert_eq!((left, right), (Err(TokenizeError::Empty), Err(TokenizeError::Empty)));
             continue;
         }
-        let right = right.unwrap();
-        assert_eq!((right.len(), left.unwrap()), (limit, whole[whole.len() - limit..].to_vec()));
+        assert_eq!(left.unwrap(), whole[whole.len() - limit..]);
         let kept = end.len().min(limit);
-        assert!(right.ends_with(&end[end.len() - kept..]), "{limit}: {right:?}");
-        let same = right.iter().zip(&whole).take_while(|(one, other)| one == other).count();
-        assert!(same >= limit.saturating_sub(20), "{limit}: {right:?}");
+        assert_eq!(right.unwrap(), [&whole[..limit - kept], &end[end.len() - kept..]].concat(), "{limit}");
     }
     let told = tokenizer.with_instruction("Is it a dog?").unwrap();
     assert!(told.writes_pairs() && ids(&told, "a dog", Truncation::Off).unwrap() != whole);

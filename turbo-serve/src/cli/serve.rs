@@ -88,7 +88,7 @@ pub(super) struct Arguments {
     default_prompt_name: Option<String>,
     /// Text to put before texts when a request names no prompt
     ///
-    /// A reranker whose template writes pairs is told to judge by it.
+    /// For a reranker whose template writes pairs it is the instruction in the template instead.
     #[arg(long, env, value_name = "TEXT", help_heading = "Model")]
     default_prompt: Option<String>,
     /// Folder of the dense module behind pooling

@@ -117,7 +117,8 @@ impl Model {
         }
         let (mut prompts, mut tokenizer) =
             (prompts(&checkpoint, options.default_prompt)?, checkpoint.tokenizer().cloned());
-        if let Some(writes) = tokenizer.as_mut().filter(|tokenizer| tokenizer.writes_pairs()) {
+        let reads_pairs = task == Task::SequenceClassification;
+        if let Some(writes) = tokenizer.as_mut().filter(|tokenizer| reads_pairs && tokenizer.writes_pairs()) {
             // no text begins with them: they tell the model what to judge by
             if let Some(instruction) = std::mem::take(&mut prompts).default {
                 *writes = writes.with_instruction(&instruction)?;

@@ -202,6 +202,8 @@ mod tests {
         assert_eq!(descriptions("m", &listed(&of_a_family)).unwrap(), [of_a_family[0], of_a_family[2]]);
         let sharded = listed(&["config.json", INDEX, "model-00001-of-00002.safetensors"]);
         assert_eq!(descriptions("m", &sharded).unwrap(), ["config.json", INDEX]);
+        let reranker = ["config.json", "model.safetensors", "chat_template.jinja"];
+        assert_eq!(descriptions("m", &listed(&reranker)).unwrap(), [reranker[0], reranker[2]]);
     }
 
     #[test]

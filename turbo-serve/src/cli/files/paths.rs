@@ -65,7 +65,7 @@ pub(super) fn input_state(opened: &Metadata) -> Job {
 }
 
 /// Ends of the names of files that models are read from.
-const MODEL_ENDS: [&str; 3] = ["json", "safetensors", "txt"];
+const MODEL_ENDS: [&str; 4] = ["jinja", "json", "safetensors", "txt"];
 
 /// What changes where a file of the model in `folder` does, or one of its modules'. Sizes and times: a digest of the
 /// weights would tell more, and has to read them all.
@@ -125,11 +125,13 @@ mod tests {
             write(name, "1");
         }
         write("2_Dense/model.safetensors", "12");
+        write("chat_template.jinja", "x");
         let names = || model_state(folder.path()).into_keys().collect::<Vec<_>>();
-        assert_eq!(names(), ["the model's 1_Pooling/config.json", "the model's config.json"]);
+        let template = "the model's chat_template.jinja";
+        assert_eq!(names(), ["the model's 1_Pooling/config.json", template, "the model's config.json"]);
         write("modules.json", r#"[{"path": ""}, {"path": "2_Dense"}, {"path": "3_Normalize"}]"#);
         let weights = "the model's 2_Dense/model.safetensors";
-        assert_eq!(names(), [weights, "the model's config.json", "the model's modules.json"]);
+        assert_eq!(names(), [weights, template, "the model's config.json", "the model's modules.json"]);
 
         // Trained once more: no other size, but another time.
         let file = fs::File::options().write(true).open(folder.path().join("2_Dense/model.safetensors"));
