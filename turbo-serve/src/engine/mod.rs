@@ -65,7 +65,7 @@ pub use encoder::{DefaultPrompt, OpenError, OpenOptions, packed_cache};
 pub use error::EngineError;
 pub use fastest::{LONG_RUN, fastest};
 pub use info::{EngineInfo, MaskToken, ModelInfo};
-pub use prompts::{Prompt, Prompts};
+pub use prompts::{Prompt, PromptName, Prompts};
 pub(crate) use resident::available_bytes;
 pub use resident::resident_bytes;
 pub use runner::{BuildRunner, Capacity, DeviceLost, HeldBytes, Progress, Rows, RunError, Runner, Sequence};

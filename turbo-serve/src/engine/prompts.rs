@@ -13,19 +13,38 @@ pub struct Prompts {
     pub default: Option<String>,
 }
 
+/// Which of a model's prompts a request asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PromptName {
+    /// The default, if there is one.
+    #[default]
+    Default,
+    /// The one of this name.
+    Named(String),
+    /// No prompt, whatever the default is.
+    None,
+}
+
+impl From<Option<String>> for PromptName {
+    /// Requests that name no prompt have the default.
+    fn from(name: Option<String>) -> Self {
+        name.map_or(Self::Default, Self::Named)
+    }
+}
+
 impl Prompts {
-    /// The prompt of a request that names this one, or none.
+    /// The prompt that a request asks for.
     ///
     /// # Errors
     /// [`EngineError::UnknownPrompt`], which names the model's prompts.
-    pub fn choose(&self, name: Option<&str>) -> Result<Prompt, EngineError> {
-        let Some(name) = name else {
-            return Ok(self.default.clone().map_or(Prompt::None, Prompt::Default));
+    pub fn choose(&self, name: &PromptName) -> Result<Prompt, EngineError> {
+        let name = match name {
+            PromptName::None => return Ok(Prompt::None),
+            PromptName::Default => return Ok(self.default.clone().map_or(Prompt::None, Prompt::Default)),
+            PromptName::Named(name) => name,
         };
-        let unknown = || EngineError::UnknownPrompt {
-            name: name.to_owned(),
-            known: self.named.keys().cloned().collect(),
-        };
+        let unknown =
+            || EngineError::UnknownPrompt { name: name.clone(), known: self.named.keys().cloned().collect() };
         self.named.get(name).cloned().map(Prompt::Named).ok_or_else(unknown)
     }
 }
@@ -79,23 +98,30 @@ mod tests {
 
     #[test]
     fn the_default_is_for_who_names_none() {
-        let before = |name| prompts().choose(name).map(|prompt| prompt.before("a").into_owned());
+        let before = |name: Option<&str>| {
+            let name = name.map(str::to_owned).into();
+            prompts().choose(&name).map(|prompt| prompt.before("a").into_owned())
+        };
         assert_eq!(before(None), Ok("text: a".into()));
         assert_eq!(before(Some("query")), Ok("query: a".into()));
         assert_eq!(before(Some("document")), Ok("a".into()));
-        assert_eq!(Prompts::default().choose(None), Ok(Prompt::None));
+        assert_eq!(Prompts::default().choose(&PromptName::Default), Ok(Prompt::None));
+        let default = Prompts { default: Some("d: ".into()), ..prompts() };
+        assert_eq!(default.choose(&PromptName::Default), Ok(Prompt::Default("d: ".into())));
+        assert_eq!(default.choose(&PromptName::None), Ok(Prompt::None));
     }
 
     #[test]
     fn an_unknown_name_is_told_the_known_ones() {
-        let error = prompts().choose(Some("passage")).unwrap_err();
+        let passage = PromptName::Named("passage".into());
+        let error = prompts().choose(&passage).unwrap_err();
         let known = vec!["document".into(), "query".into()];
         assert_eq!(error, EngineError::UnknownPrompt { name: "passage".into(), known });
         assert_eq!(
             error.to_string(),
             "`prompt_name` is `passage`, this model's prompts are `document`, `query`"
         );
-        let none = Prompts::default().choose(Some("passage")).unwrap_err().to_string();
+        let none = Prompts::default().choose(&passage).unwrap_err().to_string();
         assert_eq!(none, "`prompt_name` is `passage`, but this model has no prompts: leave it out");
     }
 }

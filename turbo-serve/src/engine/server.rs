@@ -173,7 +173,7 @@ impl Engine {
         let manner = Manner {
             truncation: truncation.unwrap_or_else(|| shared.info.default_truncation()),
             max_input_length: request.max_input_length.filter(|&asked| asked < limit),
-            prompt: shared.info.model.prompts.choose(prompt_name.as_deref())?,
+            prompt: shared.info.model.prompts.choose(&prompt_name)?,
             selects: output == OutputKind::Selected,
         };
         let comes = if retries { Comes::Again } else { Comes::Anew };

@@ -4,7 +4,7 @@ use std::{ops::Add, time::Duration};
 
 use turbo_models::Truncation;
 
-use super::{AnswerRoom, Urgency};
+use super::{AnswerRoom, PromptName, Urgency};
 
 /// One input to a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,9 +76,9 @@ pub struct InferRequest {
     /// Most tokens of each input, where that is less than the model takes; more is too long. [`Input::Encoded`] has the
     /// model's limit alone.
     pub max_input_length: Option<usize>,
-    /// Which of the model's prompts is put before each text; `None` is the default one, if there is one. The default
-    /// is not for pairs and ids; a request that names one may have neither.
-    pub prompt_name: Option<String>,
+    /// Which of the model's prompts is put before each text. The default is not for pairs and ids; a request that names
+    /// one may have neither.
+    pub prompt_name: PromptName,
     /// Its deadline and priority.
     pub urgency: Urgency,
     /// The room that its answer is held in.
@@ -100,7 +100,7 @@ impl InferRequest {
             output,
             truncation: None,
             max_input_length: None,
-            prompt_name: None,
+            prompt_name: PromptName::Default,
             urgency: Urgency::default(),
             room: AnswerRoom::default(),
             retries: false,

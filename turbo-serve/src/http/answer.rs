@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 
 use super::{error::ApiError, headers, inputs::Counted, metrics::Arity, target::Target, write::values_in};
 use crate::{
-    engine::{InferRequest, InferResponse, Input, OutputKind, Pending, Truncation, Usage},
+    engine::{InferRequest, InferResponse, Input, OutputKind, Pending, PromptName, Truncation, Usage},
     request_span,
     tasks::{NoRoom, infer_in_parts},
 };
@@ -36,7 +36,7 @@ pub(super) struct Question {
     /// `None` is what the model takes.
     pub(super) max_input_length: Option<usize>,
     /// `None` is the model's default.
-    pub(super) prompt_name: Option<String>,
+    pub(super) prompt_name: PromptName,
     pub(super) received: Instant,
 }
 

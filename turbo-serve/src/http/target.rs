@@ -90,6 +90,11 @@ impl Target {
         self
     }
 
+    /// Refuses an answer of so many values that could never be held: before its first part is computed.
+    pub(super) fn check_values(&self, values: usize) -> Result<(), ApiError> {
+        self.planned.as_ref().map_or(Ok(()), |planned| Ok(planned.check(values)?))
+    }
+
     /// The room for the answer until it is written.
     pub(super) fn planned(&self) -> Option<Planned> {
         self.planned.clone()

@@ -3,7 +3,9 @@
 //! Every number is written with the fewest digits that read back as the same `f32`, straight into one buffer that was
 //! sized before. JSON has no word for a number that is not finite; such an answer is an error, not `null`.
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
+use std::io::Write as _;
+
+use base64::{engine::general_purpose::STANDARD, write::EncoderWriter};
 use serde_json::to_writer;
 
 use crate::engine::Row;
@@ -29,10 +31,10 @@ pub(super) enum Encoding {
     Float,
     /// A JSON string: base64 of the little-endian `f32`s.
     Base64,
-    /// A JSON list with a number for each eight values, from -128 on: a bit of each, the first one's the highest, which is
-    /// set unless the value is below 0.
+    /// A JSON list with a byte for each eight values, the first value in its highest bit; a bit is 1 where the value is not
+    /// below 0. Written as byte - 128.
     Binary,
-    /// The same from 0 on.
+    /// The same, written as it is.
     Ubinary,
 }
 
@@ -168,9 +170,64 @@ pub(super) fn embeddings_by_type(
     Ok(out)
 }
 
-/// Base64 of the little-endian `f32`s.
-pub(super) fn base64(values: &[f32]) -> String {
-    STANDARD.encode(le_bytes(values))
+/// What stands around the rows of vLLM's list.
+pub(super) struct PoolingHead<'a> {
+    pub(super) id: &'a str,
+    /// In seconds after 1970.
+    pub(super) created: u64,
+    pub(super) model: &'a str,
+    /// What the answer took.
+    pub(super) tokens: usize,
+}
+
+/// vLLM's list of rows, each of them activated: of an input its row, or one for each of its tokens. Those are lists of
+/// numbers, and one string as base64.
+pub(super) fn pooling_list(
+    inputs: &[Row],
+    encoding: Encoding,
+    of_tokens: bool,
+    activate: impl Fn(&mut [f32]),
+    head: PoolingHead<'_>,
+) -> Result<Vec<u8>, NotFinite> {
+    check_finite(inputs)?;
+    let PoolingHead { id, created, model, tokens } = head;
+    let bytes = values_in(inputs) * encoding.bytes_per_value() + (inputs.len() + 1) * 128;
+    let mut out = Vec::with_capacity(bytes + id.len() + model.len());
+    out.extend_from_slice(br#"{"id":"#);
+    json(&mut out, id);
+    out.extend_from_slice(br#","object":"list","created":"#);
+    json(&mut out, &created);
+    out.extend_from_slice(br#","model":"#);
+    json(&mut out, model);
+    out.extend_from_slice(br#","data":"#);
+    let mut active = Vec::new();
+    list(&mut out, inputs.iter().enumerate(), |out, (index, input)| {
+        out.extend_from_slice(br#"{"index":"#);
+        json(out, &index);
+        out.extend_from_slice(br#","object":"pooling","data":"#);
+        let mut activated = |row: &[f32], write: &mut dyn FnMut(&[f32])| {
+            active.clear();
+            active.extend_from_slice(row);
+            activate(&mut active);
+            write(&active);
+        };
+        match (encoding, of_tokens) {
+            (Encoding::Base64, _) => {
+                base64_rows(out, |write| input.rows().for_each(|row| activated(row, write)))
+            }
+            (_, true) => {
+                list(out, input.rows(), |out, row| activated(row, &mut |row| encoded(out, row, encoding)))
+            }
+            (_, false) => activated(&input.values, &mut |row| encoded(out, row, encoding)),
+        }
+        out.push(b'}');
+    });
+    out.extend_from_slice(br#","usage":{"prompt_tokens":"#);
+    json(&mut out, &tokens);
+    out.extend_from_slice(br#","total_tokens":"#);
+    json(&mut out, &tokens);
+    out.extend_from_slice(b"}}");
+    Ok(out)
 }
 
 /// How many numbers an answer holds: what writing it costs.
@@ -223,16 +280,22 @@ fn bits(values: &[f32]) -> impl Iterator<Item = u8> {
     values.chunks(8).map(move |eight| eight.iter().enumerate().map(bit).sum())
 }
 
-fn le_bytes(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+fn base64_string(out: &mut Vec<u8>, values: &[f32]) {
+    base64_rows(out, |write| write(values));
 }
 
-fn base64_string(out: &mut Vec<u8>, values: &[f32]) {
-    let bytes = le_bytes(values);
+/// One string of the rows that `rows` gives, one behind the other.
+fn base64_rows(out: &mut Vec<u8>, rows: impl FnOnce(&mut dyn FnMut(&[f32]))) {
+    const TAKES_ALL: &str = "a Vec takes all bytes";
     out.push(b'"');
-    let start = out.len();
-    out.resize(start + bytes.len().div_ceil(3) * 4, 0);
-    STANDARD.encode_slice(&bytes, &mut out[start..]).expect("four characters hold three bytes");
+    let (mut encoder, mut bytes) = (EncoderWriter::new(&mut *out, &STANDARD), Vec::new());
+    rows(&mut |row| {
+        bytes.clear();
+        bytes.extend(row.iter().flat_map(|value| value.to_le_bytes()));
+        encoder.write_all(&bytes).expect(TAKES_ALL);
+    });
+    encoder.finish().expect(TAKES_ALL);
+    drop(encoder);
     out.push(b'"');
 }
 
@@ -242,6 +305,8 @@ fn json<T: serde::Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+
     use super::*;
 
     fn row(values: &[f32], row_len: usize) -> Row {
@@ -272,11 +337,46 @@ mod tests {
         let out = embeddings_by_type(&[row(&values, 8)], &types, "embd-1", &[text], 3).unwrap();
         let expected = format!(
             r#"{{"id":"embd-1","embeddings":{{"ubinary":[[181]],"float":[[1.0,-0.5,0.0,-0.0,-1.0,2.0,-3.0,4.0]],"binary":[[53]],"base64":["{}"]}},"texts":["a \"b\""],"meta":{{"api_version":{{"version":"2"}},"billed_units":{{"input_tokens":3}},"tokens":{{"input_tokens":3}}}},"response_type":"embeddings_by_type"}}"#,
-            base64(&values)
+            STANDARD.encode(values.map(f32::to_le_bytes).as_flattened())
         );
         assert_eq!(String::from_utf8(out).unwrap(), expected);
         assert_eq!(bits(&[-1.0; 8]).collect::<Vec<_>>(), [0]);
         assert_eq!(bits(&[1.0; 16]).collect::<Vec<_>>(), [255, 255]);
+    }
+
+    #[test]
+    fn pooled_rows_are_activated_one_by_one() {
+        let inputs = [row(&[1.0, 2.0, 3.0, 4.0], 2), row(&[5.0, 6.0], 2)];
+        let negate = |row: &mut [f32]| row.iter_mut().for_each(|value| *value = -*value);
+        let data = |encoding, of_tokens| {
+            let head = PoolingHead { id: "pooling-\"1\"", created: 7, model: "m", tokens: 3 };
+            let out = pooling_list(&inputs, encoding, of_tokens, negate, head).unwrap();
+            let answer: serde_json::Value = serde_json::from_slice(&out).unwrap();
+            let usage = serde_json::json!({ "prompt_tokens": 3, "total_tokens": 3 });
+            let said =
+                (&answer["id"], &answer["object"], &answer["created"], &answer["model"], &answer["usage"]);
+            assert_eq!(said, (&"pooling-\"1\"".into(), &"list".into(), &7.into(), &"m".into(), &usage));
+            let data = answer["data"].as_array().unwrap().clone();
+            data.into_iter().enumerate().map(move |(index, row)| {
+                assert_eq!((&row["index"], &row["object"]), (&index.into(), &"pooling".into()));
+                row["data"].clone()
+            })
+        };
+        let numbers = [serde_json::json!([-1.0, -2.0, -3.0, -4.0]), serde_json::json!([-5.0, -6.0])];
+        assert!(data(Encoding::Float, false).eq(numbers));
+        let tokens = [serde_json::json!([[-1.0, -2.0], [-3.0, -4.0]]), serde_json::json!([[-5.0, -6.0]])];
+        assert!(data(Encoding::Float, true).eq(tokens));
+        let base64 = |values: &[f32]| {
+            let bytes: Vec<u8> = values.iter().flat_map(|value| (-value).to_le_bytes()).collect();
+            serde_json::Value::from(STANDARD.encode(bytes))
+        };
+        for of_tokens in [false, true] {
+            let strings = inputs.iter().map(|input| base64(&input.values));
+            assert!(data(Encoding::Base64, of_tokens).eq(strings), "{of_tokens}");
+        }
+        let broken = [row(&[f32::NAN], 1)];
+        let head = PoolingHead { id: "", created: 0, model: "", tokens: 0 };
+        assert!(pooling_list(&broken, Encoding::Float, false, |_| {}, head).is_err());
     }
 
     #[test]

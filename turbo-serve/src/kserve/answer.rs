@@ -48,7 +48,7 @@ pub(crate) async fn answer<T: Send + 'static>(
     }
     let request = InferRequest {
         truncation: said,
-        prompt_name: parameters.prompt_name.clone(),
+        prompt_name: parameters.prompt_name.clone().into(),
         urgency: parameters.urgency,
         ..InferRequest::new(inputs, OutputKind::RAW)
     };

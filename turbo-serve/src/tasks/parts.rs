@@ -95,7 +95,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        engine::{DecodeRequest, EngineInfo, Health, OutputKind, Pending, Row, TokenizeRequest, Tokenized},
+        engine::{
+            DecodeRequest, EngineInfo, Health, OutputKind, Pending, PromptName, Row, TokenizeRequest,
+            Tokenized,
+        },
         tasks::fake::info,
     };
 
@@ -120,7 +123,7 @@ mod tests {
 
         async fn answer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {
             let count = request.inputs.len();
-            assert!((1..=2).contains(&count) && request.prompt_name.as_deref() == Some("query"));
+            assert!((1..=2).contains(&count) && request.prompt_name == PromptName::Named("query".to_owned()));
             self.patient.fetch_add(usize::from(request.retries), SeqCst);
             let nth = {
                 let mut seen = self.seen.lock().unwrap();
@@ -175,7 +178,7 @@ mod tests {
 
     fn ask_or(no_room: NoRoom, engine: &Twos, texts: &[&str]) -> Result<InferResponse, EngineError> {
         let request = InferRequest {
-            prompt_name: Some("query".to_owned()),
+            prompt_name: PromptName::Named("query".to_owned()),
             ..InferRequest::new(Vec::new(), OutputKind::RAW)
         };
         let inputs = texts.iter().map(|&text| Input::Text(text.to_owned()));

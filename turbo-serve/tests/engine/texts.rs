@@ -230,7 +230,7 @@ fn prompts_are_put_before_texts_and_nothing_else() {
     let engine = Engine::start(model, &config()).unwrap();
     warm(&control);
     let ask = |inputs: Vec<Input>, name: Option<&str>| {
-        let prompt_name = name.map(str::to_owned);
+        let prompt_name = name.map(str::to_owned).into();
         wait(engine.infer(InferRequest { inputs, prompt_name, ..request([]) }))
             .map(|response| firsts(&response))
     };

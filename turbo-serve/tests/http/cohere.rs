@@ -2,7 +2,7 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
-use turbo_serve::engine::{Input, ModelInfo, OutputKind, Prompts, Truncation};
+use turbo_serve::engine::{Input, ModelInfo, OutputKind, PromptName, Prompts, Truncation};
 
 use crate::{
     fake::{HIDDEN, Reply, Server, classifier, embedding, row},
@@ -50,6 +50,7 @@ fn texts_become_vectors_of_each_type() {
                 match key {
                     "float" => assert_eq!(floats(&by_type[key]), expected),
                     _ => {
+                        assert_eq!(by_type[key].as_array().unwrap().len(), texts.len(), "{answer}");
                         for (text, row) in by_type[key].as_array().unwrap().iter().zip(&expected) {
                             let bytes: Vec<u8> = row.iter().flat_map(|value| value.to_le_bytes()).collect();
                             assert_eq!(STANDARD.decode(text.as_str().unwrap()).unwrap(), bytes);
@@ -127,15 +128,21 @@ fn the_type_of_texts_chooses_their_prompt() {
         ok(&server.post("/v2/embed", body.to_string()));
         server.engine.seen.lock().unwrap().take().unwrap().prompt_name
     };
+    let named = |name: &str| PromptName::Named(name.to_owned());
     let server = Server::with_model(with_prompts(["query", "passage"]));
-    assert_eq!(prompt(&server, json!(null)), None);
-    assert_eq!(prompt(&server, json!("query")).as_deref(), Some("query"));
-    assert_eq!(prompt(&server, json!("search_query")).as_deref(), Some("query"));
-    assert_eq!(prompt(&server, json!("search_document")).as_deref(), Some("passage"));
+    assert_eq!(prompt(&server, json!(null)), PromptName::Default);
+    assert_eq!(prompt(&server, json!("query")), named("query"));
+    assert_eq!(prompt(&server, json!("search_query")), named("query"));
+    assert_eq!(prompt(&server, json!("search_document")), named("passage"));
     let server = Server::with_model(with_prompts(["query"]));
-    assert_eq!(prompt(&server, json!("search_document")), None);
-    for input_type in ["search_query", "search_document", "classification", "clustering"] {
-        assert_eq!(prompt(&Server::start(), json!(input_type)), None, "{input_type}");
+    assert_eq!(prompt(&server, json!("search_document")), PromptName::None);
+    for (input_type, expected) in [
+        ("search_query", PromptName::None),
+        ("search_document", PromptName::None),
+        ("classification", PromptName::Default),
+        ("clustering", PromptName::Default),
+    ] {
+        assert_eq!(prompt(&Server::start(), json!(input_type)), expected, "{input_type}");
     }
 }
 
@@ -158,7 +165,7 @@ fn what_is_wrong_is_told_by_its_name() {
             r#"{"inputs":[{"content":[{"type":"text","text":"a"}]}]}"#,
             422,
             "Validation",
-            "`inputs` is not possible here: a model's template is not read; send `texts`",
+            "`inputs` is not possible here: no model reads images beside texts; send `texts`",
         ),
         (r#"{"texts":["overloaded"]}"#, 429, "Overloaded", "overloaded"),
         (r#"{"texts":["nan"]}"#, 424, "Backend", "has the value NaN"),
@@ -169,7 +176,7 @@ fn what_is_wrong_is_told_by_its_name() {
         (
             "embedding_types",
             json!(["float", "int8"]),
-            r#"`embedding_types` has "int8" at [1], expected "float", "base64", "binary" or "ubinary"; which values"#,
+            r#"`embedding_types` has "int8" at [1], expected "float", "base64", "binary" or "ubinary"; how values become"#,
         ),
         ("embedding_types", json!(["FLOAT"]), r#"`embedding_types` has "FLOAT" at [0], expected "float""#),
         ("embedding_types", json!("float"), "expected a sequence"),

@@ -119,7 +119,7 @@ impl Fake {
 
     fn check(&self, request: &InferRequest) -> Result<(), EngineError> {
         self.check_count(request.inputs.len())?;
-        self.info.model.prompts.choose(request.prompt_name.as_deref())?;
+        self.info.model.prompts.choose(&request.prompt_name)?;
         for (input, content) in request.inputs.iter().enumerate() {
             if tokens(content) == 0 {
                 return Err(EngineError::EmptyInput { input });

@@ -113,7 +113,8 @@ fn json_value() -> impl Strategy<Value = Value> {
         (0..300u32).prop_map(Value::from),
         any::<f64>().prop_map(Value::from),
         "[ab\u{0}é\"]{0,4}".prop_map(Value::from),
-        select(vec!["left", "Right", "float", "base64"]).prop_map(Value::from),
+        select(vec!["left", "Right", "float", "base64", "binary", "END", "search_query", "token_embed"])
+            .prop_map(Value::from),
     ];
     leaf.prop_recursive(4, 24, 4, |inner| {
         let key = select(vec![

@@ -296,6 +296,14 @@ fn dense_modules_and_prompts_of_a_folder_are_used() {
         start("tiny-dense", OpenOptions { default_prompt: Some(named), ..OpenOptions::default() });
     let answer = ok(&defaulted.post("/embed", r#"{"inputs":"cat"}"#));
     assert_eq!(answer, embed("cat", Some("query")));
+    // the default is for texts of no type
+    for (input_type, prompt) in
+        [(json!(null), "query"), (json!("search_query"), "query"), (json!("search_document"), "document")]
+    {
+        let body = json!({ "texts": ["cat"], "input_type": input_type });
+        let vectors = ok(&defaulted.post("/v2/embed", body.to_string()));
+        assert_eq!(vectors["embeddings"]["float"], embed("cat", Some(prompt)), "{input_type}");
+    }
     let like = json!({ "inputs": { "source_sentence": "cat", "sentences": ["cat", "the dog sat"] } });
     let answer = ok(&server.post("/similarity", like.to_string()));
     assert_near(&answer[0], 1.0, &like);

@@ -569,6 +569,25 @@ fn an_ensemble_scores_pairs_in_their_order_and_cuts_none() {
 }
 
 #[test]
+fn rows_are_those_of_the_model_that_the_body_names() {
+    let server = Several::with([search(["embedder", "ranker"], 3)]);
+    for path in ["/v2/embed", "/pooling"] {
+        let ask = |model: &str| server.post(path, json!({ "model": model, "texts": ["a"], "input": ["a"] }));
+        assert_eq!(ask("embedder").status, 200, "{path}");
+        let unknown = ask("nobody");
+        assert!(
+            unknown.status == 404 && unknown.json()["error"]["message"].is_string(),
+            "{}",
+            unknown.text()
+        );
+    }
+    let reply = server.post("/models/search/v2/embed", json!({ "texts": ["a"] }));
+    assert_openai("vectors", &reply, 424, "Backend", "`/v2/embed` needs an embedding model");
+    let reply = server.post("/models/search/pooling", json!({ "input": ["a"] }));
+    assert_openai("scores", &reply, 422, "Validation", "reads a query and a text");
+}
+
+#[test]
 fn each_model_of_an_ensemble_cuts_by_its_own_default() {
     let [cutting, mut strict] =
         [embedding(), classifier(["score"])].map(|model| Fake::of(model, Health::Ready));

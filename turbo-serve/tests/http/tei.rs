@@ -238,7 +238,11 @@ fn truncation_and_prompts_reach_the_engine() {
         let reply = server.post(path, body.to_string());
         assert_eq!(reply.status, 200, "{path} {body}: {}", reply.text());
         let seen = server.engine.seen.lock().unwrap().take().unwrap();
-        assert_eq!((seen.truncation, seen.prompt_name.as_deref()), (truncation, prompt), "{path} {body}");
+        assert_eq!(
+            (seen.truncation, seen.prompt_name),
+            (truncation, prompt.map(str::to_owned).into()),
+            "{path} {body}"
+        );
     }
     let reply = server.post("/embed", r#"{"inputs":"a","prompt_name":"passage"}"#);
     assert_tei(

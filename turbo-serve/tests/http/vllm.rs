@@ -356,7 +356,7 @@ fn what_is_wrong_with_a_text_to_classify_is_told_by_its_name() {
             r#"{"messages":[{"role":"user","content":"a"}]}"#,
             422,
             "Validation",
-            "`messages` is not possible here: a model's template is not read",
+            "`messages` is not possible here: no template writes them",
         ),
         (
             r#"{"input":"a","add_special_tokens":false}"#,
@@ -410,7 +410,8 @@ fn assert_rows(reply: &Reply, expected: &[Vec<Vec<f32>>], of_tokens: bool, token
             true => serde_json::from_value(item["data"].clone()).unwrap(),
             false => vec![serde_json::from_value(item["data"].clone()).unwrap()],
         };
-        assert_eq!(got.len(), expected.len(), "{answer}");
+        let widths = |rows: &[Vec<f32>]| rows.iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(widths(&got), widths(expected), "{answer}");
         for (got, expected) in got.iter().flatten().zip(expected.iter().flatten()) {
             assert!((got - expected).abs() < 1e-6, "{answer}: got {got}, expected {expected}");
         }
@@ -489,7 +490,7 @@ fn rows_of_inputs_and_of_tokens_are_given_as_the_task_says() {
 }
 
 #[test]
-fn rows_are_bytes_for_who_wants_them() {
+fn rows_are_bytes_as_base64() {
     let server = Server::start();
     for (task, kind) in [("embed", 0), ("token_embed", 1)] {
         let body =
@@ -530,7 +531,7 @@ fn what_is_wrong_with_what_is_pooled_is_told_by_its_name() {
         ("task", json!(7), "integer `7`, expected a string"),
         ("dimensions", json!(2), "`dimensions` is not possible here: `/v1/embeddings` has it"),
         ("data", json!({}), "`data` is not possible here: no plugin reads it"),
-        ("messages", json!([]), "`messages` is not possible here: a model's template is not read"),
+        ("messages", json!([]), "`messages` is not possible here: no template writes them"),
         ("padding", json!("max_length"), r#"`padding` is "max_length", expected "do_not_pad""#),
         ("add_special_tokens", json!(false), "`add_special_tokens` is false, expected true"),
         ("truncate_prompt_tokens", json!(17), "`truncate_prompt_tokens` is 17, expected 1 to 16"),
@@ -617,7 +618,7 @@ fn embeddings_refuse_vllm_s_fields_that_would_change_vectors() {
     let server = Server::start();
     let base64 = json!("base64");
     for (field, value, said) in [
-        ("messages", json!([]), "`messages` is not possible here: a model's template is not read"),
+        ("messages", json!([]), "`messages` is not possible here: no template writes them"),
         ("add_special_tokens", json!(false), "`add_special_tokens` is false, expected true"),
         ("padding", json!("max_length"), r#"`padding` is "max_length", expected "do_not_pad""#),
         ("padding", json!(true), "boolean `true`, expected a string"),

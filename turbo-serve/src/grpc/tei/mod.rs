@@ -28,7 +28,7 @@ impl Question {
         check(ability, model)?;
         let request = InferRequest {
             truncation: Some(truncation(self.truncate, self.truncation_direction)?),
-            prompt_name: self.prompt_name,
+            prompt_name: self.prompt_name.into(),
             ..InferRequest::new(vec![self.input], self.output)
         };
         let mut response = caught(|| engine.infer(request)).await?;

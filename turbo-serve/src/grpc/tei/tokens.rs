@@ -33,7 +33,7 @@ impl Ask for EncodeRequest {
         let request = TokenizeRequest {
             texts: vec![Texts::One(self.inputs)],
             extent: Extent::Whole(special),
-            prompt: engine.info().model.prompts.choose(self.prompt_name.as_deref())?,
+            prompt: engine.info().model.prompts.choose(&self.prompt_name.into())?,
         };
         let tokenized = caught(|| engine.tokenize(request)).await?;
         let tokens = tokenized.iter().flat_map(tokens).map(SimpleToken::from).collect();

@@ -1,5 +1,7 @@
 //! `POST /v2/embed`: a vector of each text, written in each of the types that are asked for.
 
+use std::sync::Arc;
+
 use axum::response::Response;
 use serde::{Deserialize, de::IgnoredAny};
 
@@ -13,7 +15,7 @@ use crate::{
         error::{ApiError, OpenAiError},
         inputs::{Count, Counted, TextList, at_least_one},
         openai::check_count,
-        rerank::{check_cut, new_id},
+        rerank::new_id,
         vllm::fields::refuse,
         write::{self, Encoding},
     },
@@ -49,7 +51,7 @@ pub(in crate::http) async fn embed(
 ) -> Result<Response, OpenAiError> {
     Ability::Embed.check(&target)?;
     refuse("images", body.images, "no model reads images; send `texts`")?;
-    refuse("inputs", body.inputs, "a model's template is not read; send `texts`")?;
+    refuse("inputs", body.inputs, "no model reads images beside texts; send `texts`")?;
     let TextList { texts, arity } =
         body.texts.ok_or_else(|| ApiError::validation("missing field `texts`"))?;
     if texts.is_empty() {
@@ -65,9 +67,10 @@ pub(in crate::http) async fn embed(
     let prompt_name = prompt_name(&model.prompts, body.input_type)?;
     let truncation = truncation(body.truncate.as_deref())?;
     let max_input_length = at_least_one("max_tokens", body.max_tokens)?;
-    check_cut(&target, "max_tokens", max_input_length)?;
+    target.check_values(texts.len() * dimensions.unwrap_or(row_len))?;
     if let Some(planned) = target.planned() {
-        planned.check(texts.len() * dimensions.unwrap_or(row_len)).map_err(ApiError::from)?;
+        // they are in the answer, too
+        planned.fits(texts.iter().map(String::len).sum()).map_err(ApiError::from)?;
     }
     let question = Question {
         inputs: Counted { inputs: Vec::new(), arity },
@@ -77,7 +80,9 @@ pub(in crate::http) async fn embed(
         prompt_name,
         received,
     };
-    let inputs = texts.clone().into_iter().map(Input::Text);
+    let texts: Arc<[String]> = texts.into();
+    let asked = Arc::clone(&texts);
+    let inputs = (0..asked.len()).map(move |index| Input::Text(asked[index].clone()));
     let write = move |response: &InferResponse| {
         let tokens = response.usage.tokens;
         Ok(write::embeddings_by_type(&response.rows, &types, &new_id("embd"), &texts, tokens)?)
@@ -93,7 +98,7 @@ fn types(names: Vec<String>) -> Result<Vec<Encoding>, ApiError> {
     for (index, name) in names.iter().enumerate() {
         let Some(known) = KNOWN.into_iter().find(|known| known.name() == name) else {
             let why = match name.as_str() {
-                "int8" | "uint8" => "; which values a model's integers stand for is not known",
+                "int8" | "uint8" => "; how values become integers is not known",
                 _ => "",
             };
             return Err(ApiError::validation(format!(

@@ -1,40 +1,46 @@
 //! `input_type`: which of a model's prompts stands before texts.
 //!
 //! vLLM takes the names of the model's prompts. Cohere has words of its own, which its clients always send; two of them
-//! mean what sentence-transformers' `encode_query` and `encode_document` do, and choose the prompt that these would.
+//! mean what sentence-transformers' `encode_query` and `encode_document` do: they choose a prompt, or none where the model
+//! has none of these names, and never its default. Departs from that library, in which models always have a `document`:
+//! where they do not name one, `passage` and `corpus` count.
 
-use crate::{engine::Prompts, http::error::ApiError};
+use crate::{
+    engine::{PromptName, Prompts},
+    http::error::ApiError,
+};
 
-/// The prompt of texts of this type; `None` is the model's default.
-pub(super) fn prompt_name(prompts: &Prompts, input_type: Option<String>) -> Result<Option<String>, ApiError> {
-    let Some(input_type) = input_type else { return Ok(None) };
+/// The prompt of texts of this type; without one the model's default.
+pub(super) fn prompt_name(prompts: &Prompts, input_type: Option<String>) -> Result<PromptName, ApiError> {
+    let Some(input_type) = input_type else { return Ok(PromptName::Default) };
     let known = &prompts.named;
     if known.contains_key(&input_type) {
-        return Ok(Some(input_type));
+        return Ok(PromptName::Named(input_type));
     }
-    let first_of =
-        |names: &[&str]| names.iter().find(|&&name| known.contains_key(name)).map(|&name| name.to_owned());
+    let first_of = |names: &[&str]| {
+        let name = names.iter().find(|&&name| known.contains_key(name));
+        name.map_or(PromptName::None, |&name| PromptName::Named(name.to_owned()))
+    };
     match input_type.as_str() {
-        // The same for everything.
-        "search_query" | "search_document" | "classification" | "clustering" if known.is_empty() => Ok(None),
-        "search_query" if known.contains_key("query") => Ok(first_of(&["query"])),
-        // Many models have a prompt for queries alone.
+        "search_query" => Ok(first_of(&["query"])),
         "search_document" => Ok(first_of(&["document", "passage", "corpus"])),
+        // where no prompt says anything all words mean the same
+        "classification" | "clustering" if known.values().all(String::is_empty) => Ok(PromptName::Default),
         _ => Err(unknown(prompts, &input_type)),
     }
 }
 
 fn unknown(prompts: &Prompts, input_type: &str) -> ApiError {
     let expected = match prompts.named.is_empty() {
-        true => {
-            "\"search_query\", \"search_document\", \"classification\" or \"clustering\": this model has no \
-                 prompts, and does the same for each"
-                .to_owned()
-        }
+        true => "\"search_query\", \"search_document\", \"classification\" or \"clustering\": this model has no prompts \
+                 by name, and does the same for each"
+            .to_owned(),
         false => {
             let names: Vec<String> = prompts.named.keys().map(|name| format!("{name:?}")).collect();
-            let of_queries = if prompts.named.contains_key("query") { "\"search_query\", " } else { "" };
-            format!("{of_queries}\"search_document\" or one of this model's prompts: {}", names.join(", "))
+            format!(
+                "\"search_query\", \"search_document\" or one of this model's prompts: {}",
+                names.join(", ")
+            )
         }
     };
     ApiError::validation(format!("`input_type` is {input_type:?}, expected {expected}"))
@@ -44,45 +50,45 @@ fn unknown(prompts: &Prompts, input_type: &str) -> ApiError {
 mod tests {
     use super::*;
 
-    fn chosen(names: &[&str], input_type: &str) -> Result<Option<String>, String> {
-        let named = names.iter().map(|&name| (name.to_owned(), String::new())).collect();
-        let prompts = Prompts { named, default: None };
+    fn chosen(named: &[(&str, &str)], input_type: &str) -> Result<PromptName, String> {
+        let named = named.iter().map(|&(name, text)| (name.to_owned(), text.to_owned())).collect();
+        let prompts = Prompts { named, default: Some("query: ".to_owned()) };
         prompt_name(&prompts, Some(input_type.to_owned())).map_err(|error| error.message().to_owned())
     }
 
     #[test]
     fn a_prompt_is_chosen_by_its_name_or_by_cohere_s_words() {
-        for (names, input_type, expected) in [
-            (&["query", "document"][..], "query", Some("query")),
-            (&["query", "document"], "search_query", Some("query")),
-            (&["query", "document", "passage"], "search_document", Some("document")),
-            (&["query", "passage"], "search_document", Some("passage")),
-            (&["query"], "search_document", None),
-            (&["search_query", "query"], "search_query", Some("search_query")),
-            (&["clustering"], "clustering", Some("clustering")),
-            (&[], "search_query", None),
-            (&[], "search_document", None),
-            (&[], "classification", None),
-            (&[], "clustering", None),
+        let (query, document, passage) = (("query", "q: "), ("document", "d: "), ("passage", "p: "));
+        let named = |name: &str| PromptName::Named(name.to_owned());
+        for (known, input_type, expected) in [
+            (&[query, document][..], "query", named("query")),
+            (&[query, document], "search_query", named("query")),
+            (&[query, document, passage], "search_document", named("document")),
+            (&[query, passage], "search_document", named("passage")),
+            (&[query], "search_document", PromptName::None),
+            (&[passage], "search_query", PromptName::None),
+            (&[("search_query", "s: "), query], "search_query", named("search_query")),
+            (&[("clustering", "c: ")], "clustering", named("clustering")),
+            (&[("query", ""), ("document", "")], "clustering", PromptName::Default),
+            (&[], "search_query", PromptName::None),
+            (&[], "search_document", PromptName::None),
+            (&[], "classification", PromptName::Default),
+            (&[], "clustering", PromptName::Default),
         ] {
-            let expected = Ok(expected.map(str::to_owned));
-            assert_eq!(chosen(names, input_type), expected, "{names:?} {input_type}");
+            assert_eq!(chosen(known, input_type), Ok(expected), "{known:?} {input_type}");
         }
-        assert_eq!(prompt_name(&Prompts::default(), None).unwrap(), None);
+        assert_eq!(prompt_name(&Prompts::default(), None).unwrap(), PromptName::Default);
     }
 
     #[test]
     fn what_a_model_has_no_prompt_for_is_refused() {
-        let of_prompts = |input_type: &str| {
-            format!(
-                "`input_type` is {input_type:?}, expected \"search_document\" or one of this model's prompts: \"s2p\""
-            )
-        };
-        for input_type in ["search_query", "classification", "clustering", "image", "query", ""] {
-            assert_eq!(chosen(&["s2p"], input_type), Err(of_prompts(input_type)));
+        for input_type in ["classification", "clustering", "image", "query", ""] {
+            let expected = format!(
+                "`input_type` is {input_type:?}, expected \"search_query\", \"search_document\" or one of this model's \
+                 prompts: \"s2p\""
+            );
+            assert_eq!(chosen(&[("s2p", "s: ")], input_type), Err(expected));
         }
-        let said = chosen(&["query"], "clustering").unwrap_err();
-        assert!(said.contains("expected \"search_query\", \"search_document\" or one of"), "{said}");
         let said = chosen(&[], "image").unwrap_err();
         assert!(said.starts_with("`input_type` is \"image\", expected \"search_query\""), "{said}");
     }

@@ -1,5 +1,4 @@
-//! Cohere's route for vectors, as its clients call it, and those of vLLM in its words. Its reranker is one of
-//! [several](super::rerank).
+//! Cohere's route for vectors, which vLLM has, too. Its route for ranking documents is in [`rerank`](super::rerank).
 //!
 //! | route | body | answer |
 //! |---|---|---|

@@ -4,7 +4,7 @@ use axum::response::Response;
 use serde::{Deserialize, de::IgnoredAny};
 
 use crate::{
-    engine::{EngineError, InferResponse, OutputKind},
+    engine::{EngineError, InferResponse, OutputKind, PromptName},
     http::{
         ability::Ability,
         answer::{Question, answer_in_parts},
@@ -103,9 +103,7 @@ pub(in crate::http) async fn embeddings(
     check_count(&target, inputs.len())?;
     let dimensions = body.dimensions.map(|Count(count)| count);
     let row_len = target.engine().info().model.rows.pooled.unwrap_or(0);
-    if let Some(planned) = target.planned() {
-        planned.check(inputs.len() * row_len.min(dimensions.unwrap_or(row_len))).map_err(ApiError::from)?;
-    }
+    target.check_values(inputs.len() * row_len.min(dimensions.unwrap_or(row_len)))?;
     let question = Question {
         inputs: Counted { inputs: Vec::new(), arity },
         output: OutputKind::Pooled {
@@ -114,7 +112,7 @@ pub(in crate::http) async fn embeddings(
         },
         truncation,
         max_input_length,
-        prompt_name: None,
+        prompt_name: PromptName::Default,
         received,
     };
     let model = target.engine().info().model.name.clone();

@@ -219,7 +219,8 @@ fn openai() -> Value {
 
 fn cohere() -> Value {
     let types = list(json!({ "enum": ["float", "base64", "binary", "ubinary"] }));
-    let of_bits = list(list(json!({ "type": "integer", "minimum": -128, "maximum": 255 })));
+    let of_bits =
+        |least: i32| list(list(json!({ "type": "integer", "minimum": least, "maximum": least + 255 })));
     let tokens = object(json!({ "input_tokens": count() }), ["input_tokens"]);
     let meta = json!({
         "api_version": object(json!({ "version": text() }), ["version"]), "billed_units": tokens, "tokens": tokens,
@@ -242,7 +243,7 @@ fn cohere() -> Value {
                     json!({
                         "float": list(list(number())),
                         "base64": list(json!({ "type": "string", "contentEncoding": "base64" })),
-                        "binary": of_bits, "ubinary": of_bits,
+                        "binary": of_bits(-128), "ubinary": of_bits(0),
                     }),
                     [],
                 ),

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize, de::IgnoredAny};
 use turbo_models::tasks::{TaskError, classify};
 
 use crate::{
-    engine::{InferResponse, Input, OutputKind, Row, ScoreFunction},
+    engine::{InferResponse, Input, OutputKind, PromptName, Row, ScoreFunction},
     http::{
         ability::Ability,
         answer::{Question, answer},
@@ -69,7 +69,7 @@ pub(in crate::http) async fn text_classification(
         output: OutputKind::RAW,
         truncation: None,
         max_input_length: None,
-        prompt_name: None,
+        prompt_name: PromptName::Default,
         received,
     };
     let write = move |response: &InferResponse| {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use turbo_models::tasks::{classify, rank};
 
 use crate::{
-    engine::{EngineError, InferResponse, Input, OutputKind, Row, ScoreFunction, Truncation},
+    engine::{EngineError, InferResponse, Input, OutputKind, PromptName, Row, ScoreFunction, Truncation},
     http::{
         ability::Ability, answer::Question, error::ApiError, inputs::Counted, target::Target,
         write::check_finite,
@@ -57,7 +57,7 @@ pub(super) fn question(pairs: Vec<Input>, truncation: Option<Truncation>, receiv
         output: OutputKind::RAW,
         truncation,
         max_input_length: None,
-        prompt_name: None,
+        prompt_name: PromptName::Default,
         received,
     }
 }

@@ -7,7 +7,7 @@ use turbo_models::tasks::{LabelScore, TaskError, classify};
 
 use super::{TruncationDirection, truncation};
 use crate::{
-    engine::{InferResponse, ModelInfo, OutputKind, ScoreFunction},
+    engine::{InferResponse, ModelInfo, OutputKind, PromptName, ScoreFunction},
     http::{
         ability::Ability,
         answer::{Question, answer},
@@ -86,7 +86,7 @@ pub(in crate::http) async fn predict(
         output: OutputKind::RAW,
         truncation: truncation(&target, body.truncate, body.truncation_direction),
         max_input_length: None,
-        prompt_name: None,
+        prompt_name: PromptName::Default,
         received,
     };
     let write = move |response: &InferResponse| {

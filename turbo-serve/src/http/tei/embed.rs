@@ -85,7 +85,7 @@ pub(in crate::http) async fn embed(
         },
         truncation: truncation(&target, body.truncate, body.truncation_direction),
         max_input_length: None,
-        prompt_name: body.prompt_name,
+        prompt_name: body.prompt_name.into(),
         received,
     };
     Ok(answer(&target, question, |response| Ok(write::embeddings(&response.rows)?)).await?)
@@ -117,7 +117,7 @@ impl EmbedAllBody {
             output,
             truncation: truncation(target, self.truncate, self.truncation_direction),
             max_input_length: None,
-            prompt_name: self.prompt_name,
+            prompt_name: self.prompt_name.into(),
             received,
         }
     }
@@ -153,7 +153,7 @@ pub(in crate::http) async fn similarity(
         output: OutputKind::Pooled { normalize: true, dimensions: None },
         truncation: truncation(&target, parameters.truncate, parameters.truncation_direction),
         max_input_length: None,
-        prompt_name: parameters.prompt_name,
+        prompt_name: parameters.prompt_name.into(),
         received,
     };
     Ok(answer(&target, question, |response| Ok(write::cosines(&response.rows)?)).await?)

@@ -57,7 +57,7 @@ pub(in crate::http) async fn tokenize(
         false => SpecialTokens::Without,
     };
     let texts = body.inputs.texts.into_iter().map(Texts::One).collect();
-    let prompt = target.engine().info().model.prompts.choose(body.prompt_name.as_deref());
+    let prompt = target.engine().info().model.prompts.choose(&body.prompt_name.into());
     let prompt = prompt.map_err(ApiError::from)?;
     let request = TokenizeRequest { texts, extent: Extent::Whole(special), prompt };
     let tokenized = caught(|| target.engine().tokenize(request)).await?;

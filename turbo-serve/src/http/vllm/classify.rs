@@ -2,7 +2,7 @@
 
 use axum::response::Response;
 use serde::{Deserialize, Serialize, de::IgnoredAny};
-use turbo_models::tasks::{LabelScore, TaskError, classify};
+use turbo_models::tasks::{TaskError, rank, scores};
 
 use super::{
     List,
@@ -12,12 +12,12 @@ use super::{
     id_of,
 };
 use crate::{
-    engine::{InferResponse, OutputKind, ScoreFunction},
+    engine::{InferResponse, OutputKind, PromptName, ScoreFunction},
     http::{
         ability::Ability,
         answer::{Question, answer_in_parts},
         call::{Call, RequestBody},
-        error::{ApiError, OpenAiError},
+        error::OpenAiError,
         inputs::{Counted, Inputs, Whole},
         openai::check_count,
         write::{BYTES_PER_VALUE, check_finite},
@@ -74,10 +74,7 @@ pub(in crate::http) async fn classes(
     let Cut { truncation, max_input_length } =
         Cut::of(&target, body.truncate_prompt_tokens, body.truncation_side)?;
     let model = &target.engine().info().model;
-    if let Some(planned) = target.planned() {
-        let logits = inputs.len() * model.rows.pooled.unwrap_or(0);
-        planned.check(logits).map_err(ApiError::from)?;
-    }
+    target.check_values(inputs.len() * model.rows.pooled.unwrap_or(0))?;
     let function = match activation([body.use_activation, body.activation, body.softmax]) {
         Some(false) => ScoreFunction::Identity,
         Some(true) | None => model.score_function,
@@ -88,7 +85,7 @@ pub(in crate::http) async fn classes(
         output: OutputKind::RAW,
         truncation,
         max_input_length,
-        prompt_name: None,
+        prompt_name: PromptName::Default,
         received,
     };
     let id = id_of("classify", body.request_id);
@@ -108,19 +105,8 @@ fn class<'a>(
     labels: &'a [String],
     function: ScoreFunction,
 ) -> Result<Class<'a>, TaskError> {
-    let scores = classify(logits, function)?; // the best first
-    let label = scores.first().and_then(|best| labels.get(best.index)).map(String::as_str);
-    let probs = in_order(&scores);
+    let probs = scores(logits, function)?;
+    let best = rank(&probs).first().copied();
+    let label = best.and_then(|best| labels.get(best)).map(String::as_str);
     Ok(Class { index, label, num_classes: probs.len(), probs })
-}
-
-/// How likely each label is, in the model's order.
-pub(super) fn probabilities(logits: &[f32], function: ScoreFunction) -> Result<Vec<f32>, TaskError> {
-    classify(logits, function).map(|scores| in_order(&scores))
-}
-
-fn in_order(scores: &[LabelScore]) -> Vec<f32> {
-    let mut probs = vec![0.0; scores.len()];
-    scores.iter().for_each(|it| probs[it.index] = it.score);
-    probs
 }

@@ -101,7 +101,7 @@ pub(in crate::http) fn check_input(
     input: Option<Inputs>,
     messages: Option<IgnoredAny>,
 ) -> Result<Counted, ApiError> {
-    refuse("messages", messages, "a model's template is not read; write what it would say into `input`")?;
+    refuse("messages", messages, "no template writes them; send what one would write as `input`")?;
     let Inputs(counted) = input.ok_or_else(|| ApiError::validation("missing field `input`"))?;
     match counted.inputs.is_empty() {
         true => Err(ApiError::empty("`input` cannot be empty")),

@@ -43,14 +43,18 @@ struct Usage {
 
 impl<'a, T: Serialize> List<'a, T> {
     fn new(id: String, model: &'a str, data: Vec<T>, tokens: usize) -> Self {
-        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
         let usage = Usage { prompt_tokens: tokens, total_tokens: tokens };
-        Self { id, object: "list", created, model, data, usage }
+        Self { id, object: "list", created: created(), model, data, usage }
     }
 
     fn json(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("numbers and strings are always JSON")
     }
+}
+
+/// When an answer was made, in seconds after 1970.
+fn created() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
 }
 
 /// What an answer is called: as its client calls the request, where that says so.

@@ -1,14 +1,11 @@
-//! `POST /pooling`: what a model makes of its inputs as a whole, or of each of their tokens.
-
-use std::borrow::Cow;
+//! `POST /pooling`: a row for each input, or for each of its tokens.
 
 use axum::response::Response;
-use serde::{Deserialize, Serialize, Serializer, de::IgnoredAny};
-use turbo_models::tasks::TaskError;
+use serde::{Deserialize, de::IgnoredAny};
+use turbo_models::{l2_normalize, tasks::scores};
 
 use super::{
-    List,
-    classify::probabilities,
+    created,
     fields::{
         Cut, Padding, Side, activation, check_input, check_padding, check_special_tokens, not_null, refuse,
         word,
@@ -16,7 +13,7 @@ use super::{
     id_of,
 };
 use crate::{
-    engine::{InferResponse, ModelInfo, OutputKind, Row, ScoreFunction},
+    engine::{InferResponse, ModelInfo, OutputKind, PromptName, ScoreFunction},
     http::{
         ability::Ability,
         answer::{Question, answer, answer_in_parts},
@@ -24,7 +21,7 @@ use crate::{
         error::{ApiError, OpenAiError},
         inputs::{Counted, Inputs, Whole},
         openai::{EncodingFormat, Endianness, check_bytes, check_count},
-        write::{self, Encoding, check_finite},
+        write::{self, PoolingHead},
     },
     tasks::NoRoom,
 };
@@ -67,34 +64,19 @@ impl RequestBody for PoolingBody {
 
 /// What is asked of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Task {
+enum PoolingTask {
     Embed,
     TokenEmbed,
     Classify,
     TokenClassify,
 }
 
-/// What becomes of a row.
+/// How a row is activated.
 #[derive(Clone, Copy)]
 enum Activation {
     Nothing,
     Norm,
     Scores(ScoreFunction),
-}
-
-#[derive(Serialize)]
-struct Pooled<'a> {
-    index: usize,
-    object: &'static str,
-    data: Data<'a>,
-}
-
-/// The values of an input: a list, a list for each token, or all of them as base64.
-struct Data<'a> {
-    values: Cow<'a, [f32]>,
-    row_len: usize,
-    of_tokens: bool,
-    encoding: Encoding,
 }
 
 /// `{"data": [{"index", "object": "pooling", "data"}], …}` in the order of the inputs.
@@ -107,52 +89,45 @@ pub(in crate::http) async fn pooling(
     let Counted { inputs, arity } = check_input(body.input, body.messages)?;
     check_padding(body.padding)?;
     check_special_tokens(body.add_special_tokens)?;
-    check_count(&target, inputs.len())?;
-    let encoding = body.encoding_format.unwrap_or_default().encoding();
-    check_bytes(encoding, body.embed_dtype.as_deref(), body.endianness)?;
+    let model = &target.engine().info().model;
+    let task = PoolingTask::of(model, body.task.as_deref())?;
+    if !task.is_of_tokens() {
+        check_count(&target, inputs.len())?;
+    }
+    let format = body.encoding_format.unwrap_or_default();
+    check_bytes(format.encoding(), body.embed_dtype.as_deref(), body.endianness)?;
     let Cut { truncation, max_input_length } =
         Cut::of(&target, body.truncate_prompt_tokens, body.truncation_side)?;
-    // A value is copied where something becomes of it.
-    let target = target.writing(encoding.bytes_per_value() + size_of::<f32>());
-    let model = &target.engine().info().model;
-    let task = Task::of(model, body.task.as_deref())?;
     let active = activation([body.use_activation, body.activation, body.softmax]).or(body.normalize);
-    let (output, becomes) = task.asks(model, active.unwrap_or(true));
+    let (output, activation) = task.asks(model, active.unwrap_or(true));
     let (name, row_len) = (model.name.clone(), model.row_len(output).unwrap_or(0));
+    let target = target.writing(format.encoding().bytes_per_value());
     let id = id_of("pooling", body.request_id);
     let write = move |response: &InferResponse| {
-        check_finite(&response.rows)?;
-        let rows = response.rows.iter().enumerate();
-        let data: Vec<Pooled<'_>> = rows
-            .map(|(index, row)| {
-                let values = becomes.values(row)?;
-                let data = Data { values, row_len: row.row_len, of_tokens: task.is_of_tokens(), encoding };
-                Ok(Pooled { index, object: "pooling", data })
-            })
-            .collect::<Result<_, TaskError>>()?;
-        Ok(List::new(id, &name, data, response.usage.tokens).json())
+        let head = PoolingHead { id: &id, created: created(), model: &name, tokens: response.usage.tokens };
+        let of_tokens = task.is_of_tokens();
+        let activate = |row: &mut [f32]| activation.apply(row);
+        Ok(write::pooling_list(&response.rows, format.encoding(), of_tokens, activate, head)?)
     };
     let question = |inputs| Question {
         inputs: Counted { inputs, arity },
         output,
         truncation,
         max_input_length,
-        prompt_name: None,
+        prompt_name: PromptName::Default,
         received,
     };
     if task.is_of_tokens() {
-        // How large such an answer is nobody knows before the inputs are tokens, so it is asked for at once.
+        // the size of such an answer is not known before the inputs are tokens, so all of them are asked for at once
         return Ok(answer(&target, question(inputs), write).await?);
     }
-    if let Some(planned) = target.planned() {
-        planned.check(inputs.len() * row_len).map_err(ApiError::from)?;
-    }
+    target.check_values(inputs.len() * row_len)?;
     let target = target.begun()?;
     let question = question(Vec::new());
     Ok(answer_in_parts(&target, question, inputs.into_iter(), NoRoom::Fails, write).await?)
 }
 
-impl Task {
+impl PoolingTask {
     /// The one that a request names, or the first of those that the model can do.
     fn of(model: &ModelInfo, name: Option<&str>) -> Result<Self, ApiError> {
         let possible: &[Self] = match Ability::of(model) {
@@ -184,7 +159,7 @@ impl Task {
         matches!(self, Self::TokenEmbed | Self::TokenClassify)
     }
 
-    /// The rows that the engine is asked for, and what becomes of them if they are not left as they are.
+    /// The rows that the engine is asked for, and how they are activated.
     fn asks(self, model: &ModelInfo, active: bool) -> (OutputKind, Activation) {
         let scores = match active {
             true => Activation::Scores(model.score_function),
@@ -201,57 +176,14 @@ impl Task {
 }
 
 impl Activation {
-    /// What becomes of all rows of an input.
-    fn values(self, row: &Row) -> Result<Cow<'_, [f32]>, TaskError> {
-        let mut values = Vec::new();
+    /// Activates a row, whose values are finite.
+    fn apply(self, row: &mut [f32]) {
         match self {
-            Self::Nothing => return Ok(Cow::Borrowed(&row.values)),
-            Self::Norm => {
-                values.reserve(row.values.len());
-                row.rows().for_each(|row| values.extend(of_norm_one(row)));
-            }
+            Self::Nothing => {}
+            Self::Norm => l2_normalize(row),
             Self::Scores(function) => {
-                values.reserve(row.values.len());
-                for logits in row.rows() {
-                    values.extend(probabilities(logits, function)?);
-                }
+                row.copy_from_slice(&scores(row, function).expect("numbers have scores"));
             }
-        }
-        Ok(Cow::Owned(values))
-    }
-}
-
-/// The row divided by its L2 norm; one of zeros stays that.
-fn of_norm_one(row: &[f32]) -> impl Iterator<Item = f32> {
-    // The square of an f32 is exact in f64.
-    let square: f64 = row.iter().map(|&value| f64::from(value) * f64::from(value)).sum();
-    let norm = square.sqrt().max(f64::MIN_POSITIVE);
-    row.iter().map(move |&value| (f64::from(value) / norm) as f32)
-}
-
-impl Serialize for Data<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match (self.encoding, self.of_tokens) {
-            (Encoding::Base64, _) => serializer.serialize_str(&write::base64(&self.values)),
-            (_, true) => serializer.collect_seq(self.values.chunks_exact(self.row_len.max(1))),
-            (_, false) => self.values.serialize(serializer),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_have_norm_one_or_are_zeros() {
-        for (row, expected) in [
-            (vec![3.0, -4.0], vec![0.6, -0.8]),
-            (vec![0.0, 0.0], vec![0.0, 0.0]),
-            (vec![f32::MAX, 0.0], vec![1.0, 0.0]),
-            (vec![f32::MIN_POSITIVE / 1024.0], vec![1.0]),
-        ] {
-            assert_eq!(of_norm_one(&row).collect::<Vec<_>>(), expected, "{row:?}");
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{
     id_of,
 };
 use crate::{
-    engine::{InferResponse, Input, OutputKind, Row, ScoreFunction},
+    engine::{InferResponse, Input, OutputKind, PromptName, Row, ScoreFunction},
     http::{
         ability::Ability,
         answer::{Question, answer_in_parts},
@@ -93,7 +93,7 @@ pub(in crate::http) const NAMES: [(&str, &str); 4] =
 
 /// What can be done about too many pairs.
 const FEWER: &str = "send fewer pairs at a time, or raise `--max-rerank-documents`";
-/// What can be done where no words of a template's are read.
+/// What can be done about an instruction, and about what else a template may name.
 const ONE_INSTRUCTION: &str =
     "what pairs are judged by is the same for all requests; start the server with `--default-prompt`";
 const NO_TEMPLATE: &str = "a template gets what the model's folder says, and nothing of a request";
@@ -139,7 +139,8 @@ pub(in crate::http) async fn score(
     };
     let name = model.name.clone();
     if let How::Vectors = how {
-        check_vectors(&target, first.len() + second.len())?;
+        let row_len = target.engine().info().model.rows.pooled.unwrap_or(0);
+        target.check_values((first.len() + second.len()) * row_len)?;
     }
     let target = target.begun()?;
     let first_field = first.field;
@@ -167,7 +168,7 @@ pub(in crate::http) async fn score(
         output,
         truncation,
         max_input_length,
-        prompt_name: None,
+        prompt_name: PromptName::Default,
         received,
     };
     let write = move |response: &InferResponse| {
@@ -242,12 +243,6 @@ fn check_sides(target: &Target, server: &Server, first: &Texts, second: &Texts) 
     let limit = server.max_rerank_documents().max(at_a_time);
     check_count(second.len(), limit).map_err(|error| error.with_remedy(FEWER))?;
     check_at_once(target, second.field, second.len(), at_a_time)
-}
-
-/// Refuses vectors that would take too much memory.
-fn check_vectors(target: &Target, texts: usize) -> Result<(), ApiError> {
-    let values = texts * target.engine().info().model.rows.pooled.unwrap_or(0);
-    target.planned().map_or(Ok(()), |planned| Ok(planned.check(values)?))
 }
 
 /// What a model looks at: the only first text beside each of the second ones, or each beside its own.

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     engine::{
         DecodeRequest, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Input, ModelInfo,
-        OutputKind, Pending, Prompts, Row, TokenizeRequest, Tokenized, Truncation, Usage,
+        OutputKind, Pending, PromptName, Prompts, Row, TokenizeRequest, Tokenized, Truncation, Usage,
     },
     models::{Served, Wanted, WeakModels, health::worst},
     tasks::NoRoom,
@@ -107,7 +107,7 @@ impl EnsembleEngine {
         Run { plan, members, labels, query, texts, truncation, no_room, retries }.run().await
     }
 
-    fn check(&self, got: usize, output: OutputKind, prompt_name: Option<String>) -> Result<(), EngineError> {
+    fn check(&self, got: usize, output: OutputKind, prompt_name: PromptName) -> Result<(), EngineError> {
         let (limit, task) = (self.info.max_client_batch_size, self.info.model.task);
         let dimensions = match output {
             OutputKind::Pooled { dimensions, .. } => dimensions,
@@ -122,7 +122,7 @@ impl EnsembleEngine {
                 let limit = self.info.model.rows.pooled.unwrap_or(1);
                 if got == limit { Ok(()) } else { Err(EngineError::InvalidDimensions { got, limit }) }
             }
-            (.., Some(name)) => Err(EngineError::UnknownPrompt { name, known: Vec::new() }),
+            (.., PromptName::Named(name)) => Err(EngineError::UnknownPrompt { name, known: Vec::new() }),
             _ => Ok(()),
         }
     }

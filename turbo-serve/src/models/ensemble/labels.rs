@@ -32,7 +32,7 @@ impl LabelVectors {
         // Requests that arrive meanwhile compute the same again: that is rare, and sharing one computation would make
         // them depend on a request that may be cancelled.
         let inputs = self.texts.iter().cloned().map(Input::Text);
-        let prompt_name = prompt.map(str::to_owned);
+        let prompt_name = prompt.map(str::to_owned).into();
         let request = InferRequest { prompt_name, ..InferRequest::new(Vec::new(), UNIT) };
         // The request has run a step before, so it is not refused here.
         let answer = infer_in_parts(model.engine(), request, inputs, NoRoom::Waits).await?;

@@ -160,7 +160,7 @@ impl Run<'_> {
     ) -> Result<(Vec<Row>, Usage), EngineError> {
         let request = InferRequest {
             truncation: self.truncation,
-            prompt_name: prompt,
+            prompt_name: prompt.into(),
             retries: self.retries,
             continues: true,
             ..InferRequest::new(Vec::new(), output)
