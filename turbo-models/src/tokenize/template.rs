@@ -21,13 +21,11 @@ const FILE: &str = "chat_template.jinja";
 const CONFIG: &str = "tokenizer_config.json";
 const FIELD: &str = "chat_template";
 
-/// Steps of a template, some dozens of which write a pair; 64 bytes of what it writes or changes count as one, too. So a
-/// file from anywhere comes to an end while it is opened, and lists in lists stay shallow.
-const STEPS: u64 = 20_000;
-/// Copies of a long pair that a template may make besides.
-const COPIES: u64 = 32;
-/// Bytes of such a pair: copies of a shorter one are within [`STEPS`].
-const LONG: usize = 32 << 10;
+/// Most steps of a template. Writing a pair takes some hundred at most, and one more for each 64 bytes that are written or
+/// changed. So any file comes to an end while it is opened, when pairs are short, and its lists in lists are shallow.
+const STEPS: u64 = 5000;
+/// Bytes of a long pair. Each byte gives it half a step more: it may be written or changed some thirty times.
+const LONG: usize = 4 << 10;
 
 /// Two texts that differ in every token: what writings of them have in common at their end is the template's.
 const FILLERS: [&str; 2] = ["0", "1 2 3 4"];
@@ -61,8 +59,8 @@ impl PairTemplate {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.expect("the usual delimiters differ from each other"));
         environment.set_unknown_method_callback(|state, value, method, arguments| match method {
-            // widths of any size are not counted as steps
-            "format" => Err(Error::from(ErrorKind::UnknownMethod)),
+            // what they make is not counted before it is there
+            "format" | "join" => Err(Error::from(ErrorKind::UnknownMethod)),
             _ => unknown_method_callback(state, value, method, arguments),
         });
         environment.add_function("raise_exception", failed);
@@ -70,7 +68,7 @@ impl PairTemplate {
         environment.add_function("strftime_now", |_: String| {
             failed("strftime_now: what is made of a pair may not depend on the day".to_owned())
         });
-        environment.set_fuel(Some(STEPS));
+        environment.set_fuel(Some(steps(LONG)));
         // as Python reads files
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
         let added = environment.add_template_owned(FIELD, source).map_err(one_line);
@@ -105,7 +103,7 @@ impl PairTemplate {
             return self.write_in(&self.environment, query, document);
         }
         let mut environment = self.environment.clone();
-        environment.set_fuel(Some(STEPS + bytes as u64 * COPIES / 64));
+        environment.set_fuel(Some(steps(bytes)));
         self.write_in(&environment, query, document)
     }
 
@@ -134,7 +132,7 @@ impl PairTemplate {
         let template = self.environment.get_template(FIELD).map_err(one_line)?;
         let known = |name: &str| config.is_some_and(|json| json.iter().any(|(field, _)| field == name));
         let mut unknown: Vec<String> = template.undeclared_variables(false).into_iter().collect();
-        unknown.retain(|name| name.ends_with("_token") && !known(name));
+        unknown.retain(|name| name.ends_with("_token") && !known(name) && !self.variables.contains_key(name));
         if let Some(name) = unknown.iter().min() {
             return Err(format!("it names {name}, which {CONFIG} does not have"));
         }
@@ -183,6 +181,11 @@ fn special_tokens(config: Option<&JsonObject>) -> Map<String, Json> {
     fields.filter_map(token).collect()
 }
 
+/// Most steps that write a pair of so many bytes.
+fn steps(bytes: usize) -> u64 {
+    STEPS + bytes as u64 / 2
+}
+
 fn failed(why: String) -> Result<(), Error> {
     Err(Error::new(ErrorKind::InvalidOperation, why))
 }
@@ -219,19 +222,24 @@ mod tests {
 
     #[test]
     fn a_template_may_name_special_tokens_and_what_the_folder_gives() {
-        let template =
-            [PAIR, "{{ messages[0].content }}{{ eos_token }}{{ pad_token }}{{ thinks }}{{ tools is none }}"];
+        let template = [
+            PAIR,
+            "{{ messages[0].content }}{{ eos_token }}{{ pad_token }}{{ thinks }}{{ tools is none }}{{ end_token }}",
+        ];
         let config = r#"{"eos_token": "</s>", "pad_token": {"content": "<pad>"}, "unk_token": null}"#;
         let files = [(FILE, &*template.concat()), (CONFIG, config)];
-        let template = open(&files, json!({ "thinks": false, "add_generation_prompt": true })).unwrap();
-        assert_eq!(template.write("a", "b").unwrap(), "a\n<d>b</d>\njudge</s><pad>FalseTrue");
+        let given = json!({ "thinks": false, "add_generation_prompt": true, "end_token": "</a>" });
+        let template = open(&files, given).unwrap();
+        assert_eq!(template.write("a", "b").unwrap(), "a\n<d>b</d>\njudge</s><pad>FalseTrue</a>");
     }
 
     #[test]
     fn texts_may_be_as_long_as_a_body() {
-        for count in [1, 4000, 5000, 1 << 20] {
-            let text = "a b ".repeat(count);
-            assert_eq!(written(PAIR, &text, &text).len(), 2 * text.len() + "\n<d></d>\n".len() - 1);
+        let often = ["{{ messages[2].content }}", &"{{ messages[1].content }}".repeat(29)].concat();
+        let template = open(&[(FILE, &often)], json!({})).unwrap();
+        for bytes in [1, LONG - 2, LONG - 1, LONG, LONG + 1, 4 << 20] {
+            let text = "a".repeat(bytes);
+            assert_eq!(template.write(&text, "b").unwrap().len(), 29 * bytes + 1);
         }
     }
 
@@ -271,6 +279,7 @@ mod tests {
             ("{{ strftime_now('%d') }}", "may not depend on the day"),
             ("{{ messages | tojson }}", "filter tojson is unknown"),
             ("{{ '{:99999999999}'.format(1) }}", "unknown method"),
+            ("{{ ''.join(['a', 'b']) }}", "unknown method"),
             ("{{ bos_token }}", "it names bos_token, which tokenizer_config.json does not have"),
             (
                 "{% set ns = namespace() %}{% for a in range(9999) %}{% set ns.x = [ns.x] %}{% endfor %}",

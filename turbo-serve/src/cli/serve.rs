@@ -99,7 +99,7 @@ pub(super) struct Arguments {
     dense_path: Option<PathBuf>,
     /// Cut the ends of inputs that are too long
     ///
-    /// For requests that do not say. With `false` such inputs are refused.
+    /// For requests that do not say. With `false` such inputs are refused, but at /v2/embed, where Cohere cuts them.
     #[arg(long, env, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = false,
           default_missing_value = "true", action = ArgAction::Set, help_heading = "Model")]
     auto_truncate: bool,

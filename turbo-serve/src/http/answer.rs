@@ -35,7 +35,7 @@ pub(super) struct Question {
     pub(super) truncation: Option<Truncation>,
     /// `None` is what the model takes.
     pub(super) max_input_length: Option<usize>,
-    /// `None` is the model's default.
+    /// Which prompt is put before texts.
     pub(super) prompt_name: PromptName,
     pub(super) received: Instant,
 }

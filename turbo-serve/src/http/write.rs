@@ -346,34 +346,35 @@ mod tests {
 
     #[test]
     fn pooled_rows_are_activated_one_by_one() {
-        let inputs = [row(&[1.0, 2.0, 3.0, 4.0], 2), row(&[5.0, 6.0], 2)];
-        let negate = |row: &mut [f32]| row.iter_mut().for_each(|value| *value = -*value);
-        let data = |encoding, of_tokens| {
+        let wholes = [row(&[1.0, 2.0, 3.0], 3), row(&[4.0, 5.0, 6.0], 3)];
+        let tokens = [row(&[1.0, 2.0, 3.0, 4.0], 2), row(&[5.0, 6.0], 2)];
+        let data = |inputs: &[Row], encoding, of_tokens| {
             let head = PoolingHead { id: "pooling-\"1\"", created: 7, model: "m", tokens: 3 };
-            let out = pooling_list(&inputs, encoding, of_tokens, negate, head).unwrap();
+            let out = pooling_list(inputs, encoding, of_tokens, <[f32]>::reverse, head).unwrap();
             let answer: serde_json::Value = serde_json::from_slice(&out).unwrap();
             let usage = serde_json::json!({ "prompt_tokens": 3, "total_tokens": 3 });
             let said =
                 (&answer["id"], &answer["object"], &answer["created"], &answer["model"], &answer["usage"]);
             assert_eq!(said, (&"pooling-\"1\"".into(), &"list".into(), &7.into(), &"m".into(), &usage));
-            let data = answer["data"].as_array().unwrap().clone();
-            data.into_iter().enumerate().map(move |(index, row)| {
+            let data = answer["data"].as_array().unwrap().iter().enumerate();
+            let row = |(index, row): (usize, &serde_json::Value)| {
                 assert_eq!((&row["index"], &row["object"]), (&index.into(), &"pooling".into()));
                 row["data"].clone()
-            })
+            };
+            data.map(row).collect::<serde_json::Value>()
         };
-        let numbers = [serde_json::json!([-1.0, -2.0, -3.0, -4.0]), serde_json::json!([-5.0, -6.0])];
-        assert!(data(Encoding::Float, false).eq(numbers));
-        let tokens = [serde_json::json!([[-1.0, -2.0], [-3.0, -4.0]]), serde_json::json!([[-5.0, -6.0]])];
-        assert!(data(Encoding::Float, true).eq(tokens));
+        let numbers = serde_json::json!([[3.0, 2.0, 1.0], [6.0, 5.0, 4.0]]);
+        assert_eq!(data(&wholes, Encoding::Float, false), numbers);
+        let numbers = serde_json::json!([[[2.0, 1.0], [4.0, 3.0]], [[6.0, 5.0]]]);
+        assert_eq!(data(&tokens, Encoding::Float, true), numbers);
         let base64 = |values: &[f32]| {
-            let bytes: Vec<u8> = values.iter().flat_map(|value| (-value).to_le_bytes()).collect();
-            serde_json::Value::from(STANDARD.encode(bytes))
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            STANDARD.encode(bytes)
         };
-        for of_tokens in [false, true] {
-            let strings = inputs.iter().map(|input| base64(&input.values));
-            assert!(data(Encoding::Base64, of_tokens).eq(strings), "{of_tokens}");
-        }
+        let strings = serde_json::json!([base64(&[3.0, 2.0, 1.0]), base64(&[6.0, 5.0, 4.0])]);
+        assert_eq!(data(&wholes, Encoding::Base64, false), strings);
+        let strings = serde_json::json!([base64(&[2.0, 1.0, 4.0, 3.0]), base64(&[6.0, 5.0])]);
+        assert_eq!(data(&tokens, Encoding::Base64, true), strings);
         let broken = [row(&[f32::NAN], 1)];
         let head = PoolingHead { id: "", created: 0, model: "", tokens: 0 };
         assert!(pooling_list(&broken, Encoding::Float, false, |_| {}, head).is_err());

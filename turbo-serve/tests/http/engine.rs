@@ -300,15 +300,19 @@ fn parts_of_an_answer_that_is_too_large_are_not_computed() {
     // two values of 4 bytes for each input, and 14 that are written of each
     let limit = 9 * 2 * (4 + 14);
     let whole = start_within(InFlightLimits { bodies: usize::MAX, answers: limit });
-    let ask = |inputs: u32| {
+    let ask = |path: &str, inputs: u32| {
         let input: Vec<[u32; 1]> = (1..=inputs).map(|id| [id]).collect();
-        whole.server.post("/v1/embeddings", json!({ "input": input }).to_string())
+        whole.server.post(path, json!({ "input": input }).to_string())
     };
-    let refused = ask(10);
-    assert_eq!(refused.status, 422, "{}", refused.text());
-    assert!(refused.text().contains("would take 360 bytes"), "{}", refused.text());
-    assert_eq!(whole.hand.sequences.load(Ordering::SeqCst), 0, "nothing was computed for it");
-    wait_until("room", || ask(5).status == 200);
+    for path in ["/v1/embeddings", "/pooling"] {
+        let refused = ask(path, 10);
+        assert_eq!(refused.status, 422, "{path}: {}", refused.text());
+        assert!(refused.text().contains("would take 360 bytes"), "{path}: {}", refused.text());
+    }
+    assert_eq!(whole.hand.sequences.load(Ordering::SeqCst), 0, "nothing was computed for them");
+    for path in ["/v1/embeddings", "/pooling"] {
+        wait_until("room", || ask(path, 5).status == 200);
+    }
 }
 
 #[test]

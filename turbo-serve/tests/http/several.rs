@@ -41,7 +41,7 @@ use turbo_serve::{
 };
 
 use crate::{
-    fake::{Fake, Reply, Running, Server, assert_tei, classifier, embedding, wait_until},
+    fake::{Fake, HIDDEN, Reply, Running, Server, assert_tei, classifier, embedding, wait_until},
     statuses::assert_openai,
 };
 
@@ -574,13 +574,18 @@ fn rows_are_those_of_the_model_that_the_body_names() {
     for path in ["/v2/embed", "/pooling"] {
         let ask = |model: &str| server.post(path, json!({ "model": model, "texts": ["a"], "input": ["a"] }));
         assert_eq!(ask("embedder").status, 200, "{path}");
-        let unknown = ask("nobody");
+        let unknown = ask("none");
         assert!(
             unknown.status == 404 && unknown.json()["error"]["message"].is_string(),
             "{}",
             unknown.text()
         );
     }
+    let width = |model: &str| {
+        let answer = server.post("/pooling", json!({ "model": model, "input": ["a"] })).json();
+        answer["data"][0]["data"].as_array().map(Vec::len)
+    };
+    assert_eq!((width("embedder"), width("ranker")), (Some(HIDDEN), Some(1)));
     let reply = server.post("/models/search/v2/embed", json!({ "texts": ["a"] }));
     assert_openai("vectors", &reply, 424, "Backend", "`/v2/embed` needs an embedding model");
     let reply = server.post("/models/search/pooling", json!({ "input": ["a"] }));

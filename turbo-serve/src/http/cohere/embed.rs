@@ -59,7 +59,8 @@ pub(in crate::http) async fn embed(
     }
     check_count(&target, texts.len())?;
     let types = types(body.embedding_types.unwrap_or_default())?;
-    let target = target.writing(types.iter().map(|it| it.bytes_per_value()).sum());
+    let bytes_per_value = types.iter().map(|it| it.bytes_per_value()).sum();
+    let target = target.writing(bytes_per_value);
     let model = &target.engine().info().model;
     let row_len = model.rows.pooled.unwrap_or(0);
     let dimensions = dimensions(body.output_dimension, row_len)?;
@@ -67,10 +68,12 @@ pub(in crate::http) async fn embed(
     let prompt_name = prompt_name(&model.prompts, body.input_type)?;
     let truncation = truncation(body.truncate.as_deref())?;
     let max_input_length = at_least_one("max_tokens", body.max_tokens)?;
-    target.check_values(texts.len() * dimensions.unwrap_or(row_len))?;
+    // the texts are in the answer, too
+    let echoed: usize = texts.iter().map(String::len).sum();
+    let as_values = echoed.div_ceil(size_of::<f32>() + bytes_per_value);
+    target.check_values(texts.len() * dimensions.unwrap_or(row_len) + as_values)?;
     if let Some(planned) = target.planned() {
-        // they are in the answer, too
-        planned.fits(texts.iter().map(String::len).sum()).map_err(ApiError::from)?;
+        planned.fits(echoed).map_err(ApiError::from)?;
     }
     let question = Question {
         inputs: Counted { inputs: Vec::new(), arity },

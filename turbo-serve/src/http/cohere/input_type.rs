@@ -24,8 +24,8 @@ pub(super) fn prompt_name(prompts: &Prompts, input_type: Option<String>) -> Resu
     match input_type.as_str() {
         "search_query" => Ok(first_of(&["query"])),
         "search_document" => Ok(first_of(&["document", "passage", "corpus"])),
-        // where no prompt says anything all words mean the same
-        "classification" | "clustering" if known.values().all(String::is_empty) => Ok(PromptName::Default),
+        // without prompts all words mean the same
+        "classification" | "clustering" if known.values().all(String::is_empty) => Ok(PromptName::None),
         _ => Err(unknown(prompts, &input_type)),
     }
 }
@@ -69,11 +69,11 @@ mod tests {
             (&[passage], "search_query", PromptName::None),
             (&[("search_query", "s: "), query], "search_query", named("search_query")),
             (&[("clustering", "c: ")], "clustering", named("clustering")),
-            (&[("query", ""), ("document", "")], "clustering", PromptName::Default),
+            (&[("query", ""), ("document", "")], "clustering", PromptName::None),
             (&[], "search_query", PromptName::None),
             (&[], "search_document", PromptName::None),
-            (&[], "classification", PromptName::Default),
-            (&[], "clustering", PromptName::Default),
+            (&[], "classification", PromptName::None),
+            (&[], "clustering", PromptName::None),
         ] {
             assert_eq!(chosen(known, input_type), Ok(expected), "{known:?} {input_type}");
         }
