@@ -5,7 +5,7 @@
 
 use std::io::Write as _;
 
-use base64::{engine::general_purpose::STANDARD, write::EncoderWriter};
+use base64::{Engine as _, engine::general_purpose::STANDARD, write::EncoderWriter};
 use serde_json::to_writer;
 
 use crate::engine::Row;
@@ -129,11 +129,7 @@ pub(super) fn openai_list(
     });
     out.extend_from_slice(br#","model":"#);
     json(&mut out, model);
-    out.extend_from_slice(br#","usage":{"prompt_tokens":"#);
-    json(&mut out, &tokens);
-    out.extend_from_slice(br#","total_tokens":"#);
-    json(&mut out, &tokens);
-    out.extend_from_slice(b"}}");
+    end_of_list(&mut out, tokens);
     Ok(out)
 }
 
@@ -212,7 +208,7 @@ pub(super) fn pooling_list(
             write(&active);
         };
         match (encoding, of_tokens) {
-            (Encoding::Base64, _) => {
+            (Encoding::Base64, true) => {
                 base64_rows(out, |write| input.rows().for_each(|row| activated(row, write)))
             }
             (_, true) => {
@@ -222,12 +218,17 @@ pub(super) fn pooling_list(
         }
         out.push(b'}');
     });
-    out.extend_from_slice(br#","usage":{"prompt_tokens":"#);
-    json(&mut out, &tokens);
-    out.extend_from_slice(br#","total_tokens":"#);
-    json(&mut out, &tokens);
-    out.extend_from_slice(b"}}");
+    end_of_list(&mut out, tokens);
     Ok(out)
+}
+
+/// What a list took, and its end.
+fn end_of_list(out: &mut Vec<u8>, tokens: usize) {
+    out.extend_from_slice(br#","usage":{"prompt_tokens":"#);
+    json(out, &tokens);
+    out.extend_from_slice(br#","total_tokens":"#);
+    json(out, &tokens);
+    out.extend_from_slice(b"}}");
 }
 
 /// How many numbers an answer holds: what writing it costs.
@@ -281,10 +282,15 @@ fn bits(values: &[f32]) -> impl Iterator<Item = u8> {
 }
 
 fn base64_string(out: &mut Vec<u8>, values: &[f32]) {
-    base64_rows(out, |write| write(values));
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    out.push(b'"');
+    let start = out.len();
+    out.resize(start + bytes.len().div_ceil(3) * 4, 0);
+    STANDARD.encode_slice(&bytes, &mut out[start..]).expect("four characters hold three bytes");
+    out.push(b'"');
 }
 
-/// One string of the rows that `rows` gives, one behind the other.
+/// One string of the rows that `rows` gives, one behind the other: a row may end within three bytes.
 fn base64_rows(out: &mut Vec<u8>, rows: impl FnOnce(&mut dyn FnMut(&[f32]))) {
     const TAKES_ALL: &str = "a Vec takes all bytes";
     out.push(b'"');
@@ -305,8 +311,6 @@ fn json<T: serde::Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
 
 #[cfg(test)]
 mod tests {
-    use base64::Engine as _;
-
     use super::*;
 
     fn row(values: &[f32], row_len: usize) -> Row {
