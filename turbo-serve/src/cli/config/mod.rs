@@ -609,4 +609,23 @@ labels = { sport = 'a text about sport', law = 'a text about law' }
             .collect();
         assert_eq!(missing, [""; 0], "docs/config.md has no line for them");
     }
+
+    #[test]
+    fn the_page_has_the_defaults_of_the_flags() {
+        let (page, serve) = (page(), serve_command());
+        let mut flags = 0;
+        for argument in serve.get_arguments() {
+            let (key, [default]) = (argument.get_id().as_str(), argument.get_default_values()) else {
+                continue;
+            };
+            let lines = page.lines().filter(|line| line.starts_with(&format!("| `{key}` |")));
+            let told: Vec<&str> = lines.filter_map(|line| line.split(" | ").nth(2)).collect();
+            let default = default.to_str().unwrap();
+            let forms = [format!("`{default}`"), format!("`\"{default}\"`")];
+            let is_told = told.iter().any(|told| forms.iter().any(|form| form == told));
+            assert!(is_told, "{key}: docs/config.md says {told:?}, not `{default}`");
+            flags += 1;
+        }
+        assert!(flags > 10, "{flags} flags with defaults");
+    }
 }
