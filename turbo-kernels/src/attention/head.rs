@@ -173,8 +173,9 @@ impl Head<'_> {
         }
         self.arrange_queries(s, first_row..first_row + rows.len(), scratch.queries);
         let (greatest, totals) = scratch.states.split_at_mut(MOST_QUERY_ROWS);
-        greatest.fill(f32::NEG_INFINITY);
-        totals.fill(0.0);
+        let lanes = rows.len().next_multiple_of(block_queries::<S>());
+        greatest[..lanes].fill(f32::NEG_INFINITY);
+        totals[..lanes].fill(0.0);
         let query_rows =
             QueryRows { head: self, tokens, rows, first_row, scale: Scale::new(scale, self.bias.is_some()) };
         for first in query_rows.rows.clone().step_by(block_queries::<S>()) {
