@@ -98,7 +98,7 @@ impl PairTemplate {
     /// # Errors
     /// What the template says, or that it takes too many steps.
     pub(super) fn write(&self, query: &str, document: &str) -> Result<String, String> {
-        let bytes = query.len() + document.len();
+        let bytes = query.len() + document.len() + self.instruction.as_ref().map_or(0, String::len);
         if bytes < LONG {
             return self.write_in(&self.environment, query, document);
         }

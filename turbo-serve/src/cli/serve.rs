@@ -153,8 +153,8 @@ pub(super) struct Arguments {
     max_concurrent_requests: usize,
     /// Most inputs of one request
     ///
-    /// `/v1/embeddings` and `/classify` take at least 2048, in parts of this many. A number above `--max-concurrent-requests` is lowered
-    /// to that, with a warning.
+    /// `/v1/embeddings`, `/v2/embed`, `/classify` and `/pooling` take at least 2048, in parts of this many. A number above
+    /// `--max-concurrent-requests` is lowered to that, with a warning.
     #[arg(long, env, value_name = "N", default_value_t = EngineConfig::default().max_client_batch_size, help_heading = "HTTP")]
     max_client_batch_size: usize,
     /// Most documents of one request to /v1/rerank or /v2/rerank, and pairs of one to /score

@@ -135,6 +135,7 @@ impl Model {
             score_function: checkpoint.score_function(),
             pair_score_function: checkpoint.pair_score_function(),
             mask_token: tokenizer.as_ref().and_then(mask_token),
+            takes_instruction: reads_pairs && tokenizer.as_ref().is_some_and(TextTokenizer::writes_pairs),
             prompts,
             rows: checkpoint.row_lens(task)?,
             max_input_length: checkpoint.max_input_length(),
@@ -420,6 +421,17 @@ impl Tokenize for TextTokenizer {
 
     fn limited_to(&self, max_input_length: usize) -> Arc<dyn Tokenize> {
         Arc::new(self.limited_to(max_input_length))
+    }
+
+    fn with_instruction(&self, instruction: &str) -> Result<Arc<dyn Tokenize>, TokenizeError> {
+        let told = self.with_instruction(instruction).map_err(|error| {
+            TokenizeError::Failed(match error {
+                // where the template lies is nothing to a client
+                turbo_models::ModelError::Field { field, why, .. } => format!("its {field}: {why}"),
+                other => other.to_string(),
+            })
+        });
+        Ok(Arc::new(told?))
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    DecodeRequest, Encoded, EngineError, Input, Prompt, TokenizeRequest, Tokenized,
+    DecodeRequest, Encoded, EngineError, Input, TokenizeRequest, Tokenized,
     abandoned::Abandoned,
     gather::{Gather, Parts, Recipient},
     lanes::{self, Lanes},
@@ -72,7 +72,7 @@ impl Encoders {
 
     /// Encodes the inputs of a request for the model.
     pub(super) fn encode(&self, ticket: Ticket, inputs: Vec<Input>, manner: Manner) {
-        let bytes: Vec<usize> = inputs.iter().map(|input| text_bytes(input, &manner.prompt)).collect();
+        let bytes: Vec<usize> = inputs.iter().map(|input| text_bytes(input, &manner)).collect();
         let rules = Arc::clone(&self.rules);
         let make = move |input: usize| rules.encode(input, &inputs[input], &manner);
         let recipient = ToRecall { ticket: Arc::new(ticket), recall: Arc::clone(&self.recall) };
@@ -135,10 +135,12 @@ impl Encoders {
 }
 
 /// Bytes of text that have to be tokenized.
-fn text_bytes(input: &Input, prompt: &Prompt) -> usize {
+fn text_bytes(input: &Input, Manner { prompt, instruction, .. }: &Manner) -> usize {
     match input {
         Input::Text(text) => prompt.bytes() + text.len(),
-        Input::Pair(first, second) => first.len() + second.len(),
+        Input::Pair(first, second) => {
+            first.len() + second.len() + instruction.as_ref().map_or(0, String::len)
+        }
         Input::Ids(_) | Input::Encoded(_) => 0,
     }
 }

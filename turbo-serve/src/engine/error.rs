@@ -181,6 +181,15 @@ pub enum EngineError {
         /// Which input, counted from 0.
         input: usize,
     },
+    /// An instruction was sent, and the model takes none.
+    #[error("`instruction` is not possible here: this model has no template of pairs with a place for it")]
+    NoInstruction,
+    /// An instruction was sent, and an input is not a pair of texts.
+    #[error("`instruction` is for pairs of texts, and input {input} is none")]
+    InstructionNeedsPair {
+        /// Which input, counted from 0.
+        input: usize,
+    },
     /// A text was sent, and the model has no tokenizer.
     #[error("this model has no tokenizer: send token ids instead of text")]
     NoTokenizer,
@@ -222,7 +231,8 @@ impl EngineError {
             | Self::InvalidTokenTypes { input, .. }
             | Self::InvalidSelection { input, .. }
             | Self::InvalidInput { input, .. }
-            | Self::PromptNeedsText { input } => *input += others,
+            | Self::PromptNeedsText { input }
+            | Self::InstructionNeedsPair { input } => *input += others,
             _ => {}
         }
         self

@@ -31,6 +31,8 @@ pub struct ModelInfo {
     pub mask_token: Option<MaskToken>,
     /// What may be put before texts.
     pub prompts: Prompts,
+    /// Whether a request may say what pairs are judged by: a template writes them, which has a place for that.
+    pub takes_instruction: bool,
     /// The rows it gives.
     pub rows: RowLens,
     /// Most tokens of one input.

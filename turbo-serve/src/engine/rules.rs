@@ -4,7 +4,7 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use turbo_models::{Text, Truncation};
@@ -29,8 +29,22 @@ pub(super) struct Manner {
     /// Where it is less than the model's own.
     pub max_input_length: Option<usize>,
     pub prompt: Prompt,
+    /// What pairs are judged by, in place of the model's own.
+    pub instruction: Option<String>,
     /// Whether each input has to select tokens.
     pub selects: bool,
+    /// The request's tokenizer, once there is one.
+    pub tokenizer: OnceLock<Result<Arc<dyn Tokenize>, EngineError>>,
+}
+
+impl Manner {
+    /// Rejects an input that is no pair of texts, where there is an instruction.
+    fn check_pair(&self, input: usize, value: &Input) -> Result<(), EngineError> {
+        match (&self.instruction, value) {
+            (None, _) | (Some(_), Input::Pair(..)) => Ok(()),
+            (Some(_), _) => Err(EngineError::InstructionNeedsPair { input }),
+        }
+    }
 }
 
 impl Rules {
@@ -43,12 +57,12 @@ impl Rules {
     ) -> Result<Encoded, EngineError> {
         let (truncation, prompt) = (manner.truncation, &manner.prompt);
         let limit = manner.max_input_length.unwrap_or(self.max_input_length);
-        let encode = |text: Text<'_>| match manner.max_input_length {
-            None => self.ask(input, |tokenizer| tokenizer.encode(text, truncation)),
-            Some(limit) => {
-                let encoded =
-                    self.ask(input, |tokenizer| tokenizer.limited_to(limit).encode(text, truncation));
-                encoded.map_err(|error| no_room(error, truncation))
+        manner.check_pair(input, value)?;
+        let encode = |text: Text<'_>| {
+            let encoded = ask(self.tokenizer_for(manner)?, input, |it| it.encode(text, truncation));
+            match manner.max_input_length {
+                None => encoded,
+                Some(_) => encoded.map_err(|error| no_room(error, truncation)),
             }
         };
         let mut encoded = match value {
@@ -99,30 +113,27 @@ impl Rules {
             Texts::One(text) => Text::One(text),
             Texts::Pair(first, second) => Text::Pair(first, second),
         };
-        let encodings = self.ask(input, |tokenizer| tokenizer.tokens(text, request.extent))?;
+        let encodings = ask(self.tokenizer()?, input, |it| it.tokens(text, request.extent))?;
         Ok(Tokenized { texts, encodings })
     }
 
     /// Decodes list number `input` of the ids of `request`.
     pub(super) fn decode(&self, input: usize, request: &DecodeRequest) -> Result<String, EngineError> {
-        self.ask(input, |tokenizer| tokenizer.decode(&request.ids[input], request.special))
+        ask(self.tokenizer()?, input, |it| it.decode(&request.ids[input], request.special))
     }
 
-    /// Calls the tokenizer. It is foreign code that reads arbitrary text; its panic must fail one request only.
-    fn ask<T>(
-        &self,
-        input: usize,
-        question: impl FnOnce(&dyn Tokenize) -> Result<T, TokenizeError>,
-    ) -> Result<T, EngineError> {
-        let tokenizer = self.tokenizer.as_deref().ok_or(EngineError::NoTokenizer)?;
-        match catch_unwind(AssertUnwindSafe(|| question(tokenizer))) {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(TokenizeError::TooLong { tokens, limit })) => {
-                Err(EngineError::TooLong { input, tokens, limit })
-            }
-            Ok(Err(TokenizeError::Failed(why))) => Err(EngineError::Tokenizer(why)),
-            Err(_) => Err(EngineError::Tokenizer("it panicked on this text".into())),
+    fn tokenizer(&self) -> Result<&Arc<dyn Tokenize>, EngineError> {
+        self.tokenizer.as_ref().ok_or(EngineError::NoTokenizer)
+    }
+
+    /// The tokenizer of a request, which all of its inputs share.
+    fn tokenizer_for<'a>(&'a self, manner: &'a Manner) -> Result<&'a Arc<dyn Tokenize>, EngineError> {
+        let mut tokenizer = self.tokenizer()?;
+        if manner.max_input_length.is_some() || manner.instruction.is_some() {
+            let made = manner.tokenizer.get_or_init(|| own_tokenizer(tokenizer, manner));
+            tokenizer = made.as_ref().map_err(EngineError::clone)?;
         }
+        Ok(tokenizer)
     }
 
     fn check_ids(&self, input: usize, encoded: &Encoded) -> Result<(), EngineError> {
@@ -144,6 +155,34 @@ impl Rules {
             Some(id) => wrong(format!("it has token type {id}, the model's are below {limit}")),
             None => Ok(()),
         }
+    }
+}
+
+/// A tokenizer for one request.
+fn own_tokenizer(tokenizer: &Arc<dyn Tokenize>, manner: &Manner) -> Result<Arc<dyn Tokenize>, EngineError> {
+    let told = match &manner.instruction {
+        None => Arc::clone(tokenizer),
+        Some(instruction) => ask(tokenizer, 0, |it| it.with_instruction(instruction))?,
+    };
+    match manner.max_input_length {
+        None => Ok(told),
+        Some(limit) => ask(&told, 0, |it| Ok(it.limited_to(limit))),
+    }
+}
+
+/// Calls the tokenizer. It is foreign code that reads arbitrary text; its panic must fail one request only.
+fn ask<T>(
+    tokenizer: &Arc<dyn Tokenize>,
+    input: usize,
+    question: impl FnOnce(&dyn Tokenize) -> Result<T, TokenizeError>,
+) -> Result<T, EngineError> {
+    match catch_unwind(AssertUnwindSafe(|| question(&**tokenizer))) {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(TokenizeError::TooLong { tokens, limit })) => {
+            Err(EngineError::TooLong { input, tokens, limit })
+        }
+        Ok(Err(TokenizeError::Failed(why))) => Err(EngineError::Tokenizer(why)),
+        Err(_) => Err(EngineError::Tokenizer("it panicked on this text".into())),
     }
 }
 
@@ -195,8 +234,13 @@ mod tests {
     const RULES: Rules =
         Rules { tokenizer: None, padding_id: None, max_input_length: 3, vocab_size: 10, type_vocab_size: 2 };
 
+    fn manner(truncation: Truncation, selects: bool) -> Manner {
+        let (prompt, tokenizer) = (Prompt::None, OnceLock::new());
+        Manner { truncation, max_input_length: None, prompt, instruction: None, selects, tokenizer }
+    }
+
     fn encode(value: Input, truncation: Truncation, selects: bool) -> Result<Encoded, EngineError> {
-        RULES.encode(7, &value, &Manner { truncation, max_input_length: None, prompt: Prompt::None, selects })
+        RULES.encode(7, &value, &manner(truncation, selects))
     }
 
     #[test]
@@ -247,13 +291,7 @@ mod tests {
     #[test]
     fn padding_at_the_end_is_left_out_before_anything_is_cut() {
         let rules = Rules { padding_id: Some(0), ..RULES };
-        let encode = |value: Input, truncation| {
-            rules.encode(
-                7,
-                &value,
-                &Manner { truncation, max_input_length: None, prompt: Prompt::None, selects: false },
-            )
-        };
+        let encode = |value: Input, truncation| rules.encode(7, &value, &manner(truncation, false));
         let padded = |tokens: &[u32]| [tokens, &[0; 100]].concat();
         for (tokens, truncation, left) in [
             (&[5, 6][..], Truncation::Off, &[5, 6][..]),

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{Arc, Mutex, OnceLock, PoisonError, mpsc},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -168,13 +168,17 @@ impl Engine {
     async fn answer_on(&self, request: InferRequest, terms: Terms) -> Result<InferResponse, EngineError> {
         let shared = &*self.0;
         let row_len = shared.check(&request)?;
-        let InferRequest { inputs, output, truncation, prompt_name, urgency, room, retries, .. } = request;
+        let InferRequest {
+            inputs, output, truncation, prompt_name, instruction, urgency, room, retries, ..
+        } = request;
         let limit = shared.info.max_input_length;
         let manner = Manner {
             truncation: truncation.unwrap_or_else(|| shared.info.default_truncation()),
             max_input_length: request.max_input_length.filter(|&asked| asked < limit),
             prompt: shared.info.model.prompts.choose(&prompt_name)?,
+            instruction,
             selects: output == OutputKind::Selected,
+            tokenizer: OnceLock::new(),
         };
         let comes = if retries { Comes::Again } else { Comes::Anew };
         let slots = shared.reserve(inputs.len(), comes)?;
@@ -266,6 +270,9 @@ impl Shared {
     fn check(&self, request: &InferRequest) -> Result<usize, EngineError> {
         self.check_count(request.inputs.len())?;
         let model = &self.info.model;
+        if request.instruction.is_some() && !model.takes_instruction {
+            return Err(EngineError::NoInstruction);
+        }
         let no_such = || EngineError::NoSuchRows { task: model.task, rows: request.output.rows() };
         let limit = model.row_len(request.output).ok_or_else(no_such)?;
         match request.output {

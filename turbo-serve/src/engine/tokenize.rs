@@ -28,6 +28,15 @@ pub trait Tokenize: Send + Sync {
 
     /// The same tokenizer with another limit of tokens per input.
     fn limited_to(&self, max_input_length: usize) -> Arc<dyn Tokenize>;
+
+    /// The same tokenizer, which tells the model to judge pairs by `instruction`. It is asked for where
+    /// [`ModelInfo::takes_instruction`](super::ModelInfo::takes_instruction) says so.
+    ///
+    /// # Errors
+    /// [`TokenizeError::Failed`]: this one has no place for it.
+    fn with_instruction(&self, instruction: &str) -> Result<Arc<dyn Tokenize>, TokenizeError> {
+        Err(TokenizeError::Failed(format!("it has no place for the instruction {instruction:?}")))
+    }
 }
 
 /// How much of a text is tokenized.

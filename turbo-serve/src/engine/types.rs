@@ -79,6 +79,9 @@ pub struct InferRequest {
     /// Which of the model's prompts is put before each text. The default is not for pairs and ids; a request that names
     /// one may have neither.
     pub prompt_name: PromptName,
+    /// What pairs are judged by, in place of the model's own instruction; all inputs are pairs then. Where it is empty, the
+    /// model's template has words of its own.
+    pub instruction: Option<String>,
     /// Its deadline and priority.
     pub urgency: Urgency,
     /// The room that its answer is held in.
@@ -101,6 +104,7 @@ impl InferRequest {
             truncation: None,
             max_input_length: None,
             prompt_name: PromptName::Default,
+            instruction: None,
             urgency: Urgency::default(),
             room: AnswerRoom::default(),
             retries: false,

@@ -413,6 +413,7 @@ mod tests {
                 pair_score_function: ScoreFunction::Sigmoid,
                 mask_token: None,
                 prompts: Prompts::default(),
+                takes_instruction: false,
                 rows: RowLens { pooled: Some(1), tokens: None, selected: None },
                 max_input_length,
                 vocab_size: 100,

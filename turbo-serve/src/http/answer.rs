@@ -37,15 +37,28 @@ pub(super) struct Question {
     pub(super) max_input_length: Option<usize>,
     /// Which prompt is put before texts.
     pub(super) prompt_name: PromptName,
+    /// What pairs are judged by, in place of the model's own.
+    pub(super) instruction: Option<String>,
     pub(super) received: Instant,
 }
 
 impl Question {
+    /// As the server and the model do it, where the request says nothing else.
+    pub(super) fn new(inputs: Counted, output: OutputKind, received: Instant) -> Self {
+        let (truncation, max_input_length, instruction) = (None, None, None);
+        let prompt_name = PromptName::Default;
+        Self { inputs, output, truncation, max_input_length, prompt_name, instruction, received }
+    }
+
     fn request(self) -> InferRequest {
-        let Self {
-            inputs: Counted { inputs, .. }, output, truncation, max_input_length, prompt_name, ..
-        } = self;
-        InferRequest { truncation, max_input_length, prompt_name, ..InferRequest::new(inputs, output) }
+        let Self { inputs, output, truncation, max_input_length, prompt_name, instruction, .. } = self;
+        InferRequest {
+            truncation,
+            max_input_length,
+            prompt_name,
+            instruction,
+            ..InferRequest::new(inputs.inputs, output)
+        }
     }
 }
 

@@ -210,7 +210,9 @@ impl From<EngineError> for ApiError {
             | EngineError::TooManyAnswers { .. }
             | EngineError::InvalidDimensions { .. }
             | EngineError::UnknownPrompt { .. }
-            | EngineError::PromptNeedsText { .. } => (ErrorType::Validation, failure::VALIDATION),
+            | EngineError::PromptNeedsText { .. }
+            | EngineError::NoInstruction
+            | EngineError::InstructionNeedsPair { .. } => (ErrorType::Validation, failure::VALIDATION),
             EngineError::NoSuchRows { .. } => (ErrorType::Backend, failure::MODEL_TYPE),
             EngineError::NoTokenizer | EngineError::Tokenizer(_) => {
                 (ErrorType::Tokenizer, failure::TOKENIZATION)

@@ -28,6 +28,7 @@ pub(super) fn info() -> EngineInfo {
         pair_score_function: ScoreFunction::Sigmoid,
         mask_token: Some(MaskToken { id: 1, text: "a".to_owned() }),
         prompts: Prompts::default(),
+        takes_instruction: false,
         rows: RowLens { pooled: Some(1), tokens: Some(2), selected: Some(VOCAB_SIZE) },
         max_input_length: 8,
         vocab_size: VOCAB_SIZE,

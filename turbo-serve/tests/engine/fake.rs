@@ -328,6 +328,7 @@ fn info() -> ModelInfo {
         pair_score_function: ScoreFunction::Sigmoid,
         mask_token: None,
         prompts: Prompts::default(),
+        takes_instruction: false,
         rows: RowLens { pooled: Some(HIDDEN_SIZE), tokens: Some(HIDDEN_SIZE), selected: Some(2) },
         max_input_length: MAX_INPUT_LENGTH,
         vocab_size: VOCAB_SIZE,

@@ -67,6 +67,37 @@ impl Tokenize for Numbers {
     fn limited_to(&self, limit: usize) -> Arc<dyn Tokenize> {
         Arc::new(Self { limit })
     }
+
+    fn with_instruction(&self, instruction: &str) -> Result<Arc<dyn Tokenize>, TokenizeError> {
+        Ok(Arc::new(Told { instruction: Self::ids(instruction)?, of: Self { limit: self.limit } }))
+    }
+}
+
+/// Numbers behind those of an instruction.
+struct Told {
+    instruction: Vec<u32>,
+    of: Numbers,
+}
+
+impl Tokenize for Told {
+    fn encode(&self, text: Text<'_>, truncation: Truncation) -> Result<Encoded, TokenizeError> {
+        let mut encoded = self.of.encode(text, truncation)?;
+        encoded.input_ids.splice(0..0, self.instruction.iter().copied());
+        encoded.input_ids.truncate(self.of.limit);
+        Ok(encoded)
+    }
+
+    fn tokens(&self, text: Text<'_>, extent: Extent) -> Result<Vec<Encoding>, TokenizeError> {
+        self.of.tokens(text, extent)
+    }
+
+    fn decode(&self, ids: &[u32], special: SpecialTokens) -> Result<String, TokenizeError> {
+        self.of.decode(ids, special)
+    }
+
+    fn limited_to(&self, limit: usize) -> Arc<dyn Tokenize> {
+        Arc::new(Self { instruction: self.instruction.clone(), of: Numbers { limit } })
+    }
 }
 
 fn with_workers(tokenization_workers: usize) -> (Engine, Arc<Control>) {
@@ -241,6 +272,42 @@ fn prompts_are_put_before_texts_and_nothing_else() {
     assert_eq!(ask(all(), Some("nine")), Err(EngineError::PromptNeedsText { input: 1 }));
     let known = vec!["nine".into(), "none".into()];
     assert_eq!(ask(all(), Some("ten")), Err(EngineError::UnknownPrompt { name: "ten".into(), known }));
+}
+
+#[test]
+fn an_instruction_is_for_pairs_and_for_models_that_take_one() {
+    let start = |takes_instruction| {
+        let control = Arc::new(Control::default());
+        let mut model = model(&control);
+        model.tokenizer = Some(Arc::new(Numbers { limit: 8 }));
+        model.info.takes_instruction = takes_instruction;
+        let engine = Engine::start(model, &config()).unwrap();
+        warm(&control);
+        engine
+    };
+    let pair = |first: &str| Input::Pair(first.into(), "3".into());
+    let ask = |engine: &Engine, inputs: Vec<Input>, instruction: &str, max_input_length| {
+        let instruction = Some(instruction.to_owned());
+        wait(engine.infer(InferRequest { inputs, instruction, max_input_length, ..request([]) }))
+    };
+    let engine = start(true);
+    let response = ask(&engine, vec![pair("1"), pair("2")], "9 9", None).unwrap();
+    assert_eq!((firsts(&response), response.usage.tokens), (vec![9, 9], 10));
+    let response = ask(&engine, vec![pair("1"), pair("2")], "9 9", Some(4)).unwrap();
+    assert_eq!((firsts(&response), response.usage.tokens), (vec![9, 9], 8));
+    assert_eq!(
+        firsts(&wait(engine.infer(InferRequest { inputs: vec![pair("1")], ..request([]) })).unwrap()),
+        [1]
+    );
+    for (inputs, instruction, error) in [
+        (vec![pair("1"), Input::Text("2".into())], "9", EngineError::InstructionNeedsPair { input: 1 }),
+        (vec![Input::Ids(vec![4])], "9", EngineError::InstructionNeedsPair { input: 0 }),
+        (vec![pair("1"), pair("2")], "x", EngineError::Tokenizer("no number: x".into())),
+        (vec![pair("1")], "panic", EngineError::Tokenizer("it panicked on this text".into())),
+    ] {
+        assert_eq!(ask(&engine, inputs, instruction, None), Err(error));
+    }
+    assert_eq!(ask(&start(false), vec![pair("1")], "9", None), Err(EngineError::NoInstruction));
 }
 
 fn tokenize(engine: &Engine, texts: Vec<Texts>, extent: Extent) -> Result<Vec<Vec<Vec<u32>>>, EngineError> {

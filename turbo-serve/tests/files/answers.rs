@@ -128,6 +128,19 @@ fn documents_are_scored_and_the_best_found() {
 }
 
 #[test]
+fn a_language_model_is_told_what_to_judge_documents_by() {
+    let score = |more: &[&str]| {
+        let arguments = [&["--query=the cat", "--quiet"], more].concat();
+        let command = turbo("rerank", &model("tiny-logit-score"), &arguments);
+        let (code, answers, said) = run_with_input(command, b"a dog says hello\n");
+        assert_eq!((code, said.as_str()), (Some(0), ""));
+        lines(&answers)[0]["score"].as_f64().unwrap()
+    };
+    assert_eq!(score(&["--instruction=Is it about the cat?"]), score(&[]), "the template's own words");
+    assert_ne!(score(&["--instruction=Does it say hello?"]), score(&[]));
+}
+
+#[test]
 fn pairs_are_classified() {
     let folder = tempfile::tempdir().unwrap();
     let input = folder.path().join("in.csv");
@@ -230,7 +243,7 @@ fn what_cannot_be_done_is_one_line() {
     let out = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (jsonl, json, npy) = (out("out.jsonl"), out("out.json"), out("out.npy"));
     let (embedder, cross_encoder) = (model("tiny-sentence"), model("tiny-cross-encoder"));
-    let cases: [(&str, &Path, &[&str], &str); 15] = [
+    let cases: [(&str, &Path, &[&str], &str); 16] = [
         ("embed", &embedder, &[csv, &jsonl], "in.csv: no column \"text\", it has: id, body"),
         ("embed", &embedder, &["nope.txt", &jsonl], "nope.txt: No such file"),
         (
@@ -281,6 +294,12 @@ fn what_cannot_be_done_is_one_line() {
         ("rerank", &embedder, &["--query=q"], "it is for embedding, expected a cross-encoder"),
         ("rerank", &cross_encoder, &["--query=q", csv, &npy, "--column=body"], "NPY holds vectors only"),
         ("rerank", &cross_encoder, &[csv, &jsonl], "no column \"query\", it has: id, body"),
+        (
+            "rerank",
+            &cross_encoder,
+            &["--query=q", "--instruction=be good"],
+            "--instruction: it has no template of pairs",
+        ),
     ];
     for (command, model, arguments, said) in cases {
         let (code, stdout, stderr) = run(turbo(command, model, arguments));

@@ -47,6 +47,7 @@ pub(crate) fn embedding() -> ModelInfo {
         pair_score_function: ScoreFunction::Sigmoid,
         mask_token: None,
         prompts: Prompts::default(),
+        takes_instruction: false,
         rows: RowLens { pooled: Some(HIDDEN), tokens: Some(HIDDEN), selected: None },
         max_input_length: 16,
         vocab_size: 1000,

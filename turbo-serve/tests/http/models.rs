@@ -179,6 +179,40 @@ fn a_language_model_ranks_texts() {
         (same - sigmoid(&cases[0])).abs() < TOLERANCE && (other - same).abs() > TOLERANCE,
         "{same} {other}"
     );
+    // A request's own words are as good, of one pair or of many, and other requests have the folder's.
+    let [query, document] = [0, 1].map(|side| &cases[0]["text"][side]);
+    for (words, expected) in [("Does it say hello?", other), ("Is it about the cat?", same), ("", same)] {
+        let body = json!({ "query": query, "documents": vec![document; 40], "instruction": words });
+        let answer = ok(&server.post("/v1/rerank", body.to_string()));
+        assert_eq!(list(&answer["results"]).len(), 40);
+        list(&answer["results"]).iter().for_each(|it| assert_near(&it["relevance_score"], expected, it));
+        let body = json!({ "text_1": query, "text_2": document, "instruction": words });
+        let answer = ok(&server.post("/score", body.to_string()));
+        assert_near(&answer["data"][0]["score"], expected, &answer);
+        let body = json!({ "text_1": query, "text_2": document });
+        assert_near(&ok(&server.post("/score", body.to_string()))["data"][0]["score"], same, &body);
+    }
+    // As many tokens as the request wants: the end of the template is kept.
+    let limits = [json!({}), json!({ "truncate_prompt_tokens": 60 })];
+    let tokens = limits.map(|mut body| {
+        (body["text_1"], body["text_2"]) = (query.clone(), json!("hello ".repeat(80)));
+        body["instruction"] = json!("Does it say hello?");
+        ok(&server.post("/score", body.to_string()))["usage"]["prompt_tokens"].clone()
+    });
+    assert_eq!(tokens, [128, 60]);
+    let body = json!({ "text_1": query, "text_2": [document], "instruction": "hello ".repeat(300_000) });
+    assert_eq!(server.post("/score", body.to_string()).status, 200);
+
+    let (server, _) = serve("tiny-cross-encoder");
+    for (path, mut body) in [
+        ("/score", json!({ "queries": "a", "documents": "b" })),
+        ("/v1/rerank", json!({ "query": "a", "documents": ["b"] })),
+    ] {
+        body["instruction"] = json!("Does it say hello?");
+        let reply = server.post(path, body.to_string());
+        let said = "`instruction` is not possible here: this model has no template of pairs";
+        assert!(reply.status == 422 && reply.text().contains(said), "{path}: {}", reply.text());
+    }
 }
 
 #[test]

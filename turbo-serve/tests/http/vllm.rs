@@ -239,7 +239,7 @@ fn what_is_wrong_with_pairs_is_told_by_its_name() {
         ("truncate_prompt_tokens", json!("8"), r#"string "8", expected a whole number"#),
         ("truncation_side", json!("middle"), "unknown variant `middle`, expected `left` or `right`"),
         ("padding", json!("max_length"), r#"`padding` is "max_length", expected "do_not_pad""#),
-        ("instruction", json!("be good"), "`instruction` is not possible here"),
+        ("instruction", json!(["be good"]), "invalid type: sequence, expected a string"),
         ("chat_template_kwargs", json!({}), "`chat_template_kwargs` is not possible here"),
         ("use_activation", json!("no"), "expected a boolean"),
     ] {

@@ -113,6 +113,7 @@ pub(crate) fn info(name: &str) -> EngineInfo {
         pair_score_function: ScoreFunction::Sigmoid,
         mask_token: None,
         prompts: Prompts::default(),
+        takes_instruction: false,
         rows: RowLens { pooled: Some(1), tokens: None, selected: None },
         max_input_length: 8,
         vocab_size: 10,

@@ -22,6 +22,7 @@ Examples:
   turbo rerank --model-id BAAI/bge-reranker-base --query 'a good soup' recipes.txt scores.jsonl
   turbo rerank --model-id BAAI/bge-reranker-base --query 'a good soup' recipes.txt --top-k 10 --return-text
   turbo rerank --model-id BAAI/bge-reranker-base questions.jsonl rankings.jsonl --top-k 3
+  turbo rerank --model-id my/qwen3-reranker --instruction 'Is it vegetarian?' --query soup recipes.txt
 
 With --query each row of the input is a document and gets a score, in the input's order:
   {\"index\":0,\"score\":0.02}
@@ -50,6 +51,11 @@ pub(in crate::cli) struct Arguments {
         help_heading = "Files"
     )]
     query_column: String,
+    /// What documents are judged by, in words, instead of the model's own
+    ///
+    /// For rerankers that are language models: their template has a place for it.
+    #[arg(long, value_name = "TEXT", help_heading = "Model")]
+    instruction: Option<String>,
     /// Column with the documents
     ///
     /// By default `text` with --query, else `documents`.
@@ -95,6 +101,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         (other, _) => bail!("{}: it is {}, expected a cross-encoder", model.shown(), purpose(other)),
     }
+    let tokenizer = told(&model, arguments.instruction.as_deref())?;
     let mut description = arguments.files.job("rerank", &columns, &rows)?;
     model.describe(&arguments.model, &mut description);
     let choices = [
@@ -104,8 +111,9 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
         ("--raw-scores", arguments.raw_scores.to_string()),
     ];
     description.extend(choices.map(|(flag, value)| (flag.to_owned(), value)));
+    description.extend(arguments.instruction.clone().map(|words| ("--instruction".to_owned(), words)));
     let pairs = Pairs {
-        tokenizer: model.tokenizer.clone(),
+        tokenizer,
         truncation: arguments.files.truncation(),
         function: if arguments.raw_scores {
             ScoreFunction::Identity
@@ -129,6 +137,17 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
             let kind = Kind::Ranking { with_text };
             arguments.files.run(Work { rows, job, compute, kind, description, best: None })
         }
+    }
+}
+
+/// The model's tokenizer, with this instruction where there is one.
+fn told(model: &OpenModel, instruction: Option<&str>) -> Result<TextTokenizer> {
+    match instruction {
+        None => Ok(model.tokenizer.clone()),
+        Some(_) if !model.tokenizer.writes_pairs() => {
+            bail!("{}: --instruction: it has no template of pairs with a place for one", model.shown())
+        }
+        Some(instruction) => Ok(model.tokenizer.with_instruction(instruction)?),
     }
 }
 

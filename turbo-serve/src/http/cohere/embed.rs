@@ -75,13 +75,12 @@ pub(in crate::http) async fn embed(
     if let Some(planned) = target.planned() {
         planned.fits(echoed).map_err(ApiError::from)?;
     }
+    let output = OutputKind::Pooled { normalize: true, dimensions };
     let question = Question {
-        inputs: Counted { inputs: Vec::new(), arity },
-        output: OutputKind::Pooled { normalize: true, dimensions },
         truncation: Some(truncation),
         max_input_length,
         prompt_name,
-        received,
+        ..Question::new(Counted { inputs: Vec::new(), arity }, output, received)
     };
     let texts: Arc<[String]> = texts.into();
     let asked = Arc::clone(&texts);

@@ -4,7 +4,7 @@ use axum::response::Response;
 use serde::{Deserialize, de::IgnoredAny};
 
 use crate::{
-    engine::{EngineError, InferResponse, OutputKind, PromptName},
+    engine::{EngineError, InferResponse, OutputKind},
     http::{
         ability::Ability,
         answer::{Question, answer_in_parts},
@@ -104,16 +104,12 @@ pub(in crate::http) async fn embeddings(
     let dimensions = body.dimensions.map(|Count(count)| count);
     let row_len = target.engine().info().model.rows.pooled.unwrap_or(0);
     target.check_values(inputs.len() * row_len.min(dimensions.unwrap_or(row_len)))?;
+    let normalize = body.use_activation.or(body.normalize).unwrap_or(true);
+    let output = OutputKind::Pooled { normalize, dimensions };
     let question = Question {
-        inputs: Counted { inputs: Vec::new(), arity },
-        output: OutputKind::Pooled {
-            normalize: body.use_activation.or(body.normalize).unwrap_or(true),
-            dimensions,
-        },
         truncation,
         max_input_length,
-        prompt_name: PromptName::Default,
-        received,
+        ..Question::new(Counted { inputs: Vec::new(), arity }, output, received)
     };
     let model = target.engine().info().model.name.clone();
     let write = move |response: &InferResponse| {

@@ -174,7 +174,7 @@ fn rerank() -> Value {
             json!({
                 "model": maybe("string"), "query": text(), "documents": some(document), "top_n": maybe_from(1),
                 "return_documents": maybe("boolean"), "max_tokens_per_doc": maybe_from(1),
-                "rank_fields": { "enum": [["text"], null] },
+                "rank_fields": { "enum": [["text"], null] }, "instruction": maybe("string"),
             }),
             ["query", "documents"],
         ),
@@ -272,7 +272,7 @@ fn vllm() -> Value {
         "use_activation": maybe("boolean"), "activation": maybe("boolean"), "softmax": maybe("boolean"),
         "request_id": maybe("string"),
         "max_tokens_per_query": maybe_from(0), "max_tokens_per_doc": maybe_from(0),
-        "instruction": { "type": "null" }, "chat_template_kwargs": { "type": "null" },
+        "instruction": maybe("string"), "chat_template_kwargs": { "type": "null" },
     });
     for (first, second) in NAMES {
         (asked[first], asked[second]) = (of("TextOrTexts"), of("TextOrTexts"));

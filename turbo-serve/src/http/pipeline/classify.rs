@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize, de::IgnoredAny};
 use turbo_models::tasks::{TaskError, classify};
 
 use crate::{
-    engine::{InferResponse, Input, OutputKind, PromptName, Row, ScoreFunction},
+    engine::{InferResponse, Input, OutputKind, Row, ScoreFunction},
     http::{
         ability::Ability,
         answer::{Question, answer},
@@ -64,14 +64,8 @@ pub(in crate::http) async fn text_classification(
         Some(Function::None) => ScoreFunction::Identity,
     };
     let (labels, top_k) = (model.labels.clone(), at_least_one("top_k", top_k)?.unwrap_or(usize::MAX));
-    let question = Question {
-        inputs: Counted::batch(body.inputs.texts.into_iter().map(Input::Text).collect()),
-        output: OutputKind::RAW,
-        truncation: None,
-        max_input_length: None,
-        prompt_name: PromptName::Default,
-        received,
-    };
+    let inputs = Counted::batch(body.inputs.texts.into_iter().map(Input::Text).collect());
+    let question = Question::new(inputs, OutputKind::RAW, received);
     let write = move |response: &InferResponse| {
         check_finite(&response.rows)?;
         let of_row = |row: &Row| -> Result<Vec<Label<'_>>, TaskError> {

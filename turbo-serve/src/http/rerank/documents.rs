@@ -10,7 +10,7 @@ use super::order::{best_first, check, check_copies, check_count, pairs, question
 use crate::{
     engine::{Extent, InferResponse, Prompt, SpecialTokens, Texts, TokenizeRequest, Tokenized},
     http::{
-        answer::{answer_in_parts, caught},
+        answer::{Question, answer_in_parts, caught},
         call::{Call, RequestBody},
         error::{ApiError, RerankError},
         inputs::{Count, Documents, at_least_one},
@@ -31,6 +31,7 @@ pub(in crate::http) struct DocumentsBody {
     return_documents: Option<bool>,
     max_tokens_per_doc: Option<Count>,
     rank_fields: Option<Vec<String>>,
+    instruction: Option<String>,
 }
 
 impl RequestBody for DocumentsBody {
@@ -103,7 +104,7 @@ pub(in crate::http) async fn rerank(
     State(server): State<Server>,
     Call { target, body, received }: Call<DocumentsBody>,
 ) -> Result<Response, RerankError> {
-    let DocumentsBody { query, documents: Documents(documents), rank_fields, .. } = body;
+    let DocumentsBody { query, documents: Documents(documents), rank_fields, instruction, .. } = body;
     let at_a_time = target.engine().info().max_client_batch_size;
     let limit = server.max_rerank_documents().max(at_a_time);
     check(&target, "documents", documents.len())?;
@@ -140,7 +141,7 @@ pub(in crate::http) async fn rerank(
         };
         Ok(serde_json::to_vec(&reranked).expect("numbers and strings are always JSON"))
     };
-    let question = question(Vec::new(), None, received);
+    let question = Question { instruction, ..question(Vec::new(), received) };
     Ok(answer_in_parts(&target, question, pairs(query, documents), no_room, write).await?)
 }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use turbo_models::tasks::{classify, rank};
 
 use crate::{
-    engine::{EngineError, InferResponse, Input, OutputKind, PromptName, Row, ScoreFunction, Truncation},
+    engine::{EngineError, InferResponse, Input, OutputKind, Row, ScoreFunction},
     http::{
         ability::Ability, answer::Question, error::ApiError, inputs::Counted, target::Target,
         write::check_finite,
@@ -51,15 +51,8 @@ pub(super) fn pairs(query: String, texts: Vec<String>) -> impl Iterator<Item = I
 }
 
 /// How well the texts of these pairs fit their query.
-pub(super) fn question(pairs: Vec<Input>, truncation: Option<Truncation>, received: Instant) -> Question {
-    Question {
-        inputs: Counted::batch(pairs),
-        output: OutputKind::RAW,
-        truncation,
-        max_input_length: None,
-        prompt_name: PromptName::Default,
-        received,
-    }
+pub(super) fn question(pairs: Vec<Input>, received: Instant) -> Question {
+    Question::new(Counted::batch(pairs), OutputKind::RAW, received)
 }
 
 /// Which text, and its score; the best first.

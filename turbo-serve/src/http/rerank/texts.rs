@@ -7,7 +7,7 @@ use super::order::{best_first, check, check_copies, check_count, pairs, question
 use crate::{
     engine::InferResponse,
     http::{
-        answer::answer,
+        answer::{Question, answer},
         call::{Call, RequestBody},
         error::TeiError,
         tei::{TruncationDirection, score_function, truncation},
@@ -46,7 +46,7 @@ pub(super) async fn rerank(Call { target, body, received }: Call<TextsBody>) -> 
     let function = score_function(&target.engine().info().model, body.raw_scores);
     let returned = return_text.unwrap_or(false).then(|| texts.clone());
     let truncation = truncation(&target, body.truncate, body.truncation_direction);
-    let question = question(pairs(query, texts).collect(), truncation, received);
+    let question = Question { truncation, ..question(pairs(query, texts).collect(), received) };
     let write = move |response: &InferResponse| {
         let text = |index: usize| returned.as_ref().map(|texts| texts[index].as_str());
         let rank = |(index, score)| Rank { index, text: text(index), score };

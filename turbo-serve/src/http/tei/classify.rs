@@ -7,7 +7,7 @@ use turbo_models::tasks::{LabelScore, TaskError, classify};
 
 use super::{TruncationDirection, truncation};
 use crate::{
-    engine::{InferResponse, ModelInfo, OutputKind, PromptName, ScoreFunction},
+    engine::{InferResponse, ModelInfo, OutputKind, ScoreFunction},
     http::{
         ability::Ability,
         answer::{Question, answer},
@@ -81,14 +81,8 @@ pub(in crate::http) async fn predict(
     let (labels, function) = (model.labels.clone(), score_function(model, body.raw_scores));
     let inputs = body.inputs.0;
     let arity = inputs.arity;
-    let question = Question {
-        inputs,
-        output: OutputKind::RAW,
-        truncation: truncation(&target, body.truncate, body.truncation_direction),
-        max_input_length: None,
-        prompt_name: PromptName::Default,
-        received,
-    };
+    let truncation = truncation(&target, body.truncate, body.truncation_direction);
+    let question = Question { truncation, ..Question::new(inputs, OutputKind::RAW, received) };
     let write = move |response: &InferResponse| {
         check_finite(&response.rows)?;
         let all = response.rows.iter().map(|row| predictions(&row.values, &labels, function));

@@ -77,16 +77,14 @@ pub(in crate::http) async fn embed(
 ) -> Result<Response, TeiError> {
     Ability::Embed.check(&target)?;
     let target = target.writing(write::BYTES_PER_VALUE);
+    let output = OutputKind::Pooled {
+        normalize: body.normalize.unwrap_or(true),
+        dimensions: body.dimensions.map(|Count(count)| count),
+    };
     let question = Question {
-        inputs: body.inputs.0,
-        output: OutputKind::Pooled {
-            normalize: body.normalize.unwrap_or(true),
-            dimensions: body.dimensions.map(|Count(count)| count),
-        },
         truncation: truncation(&target, body.truncate, body.truncation_direction),
-        max_input_length: None,
         prompt_name: body.prompt_name.into(),
-        received,
+        ..Question::new(body.inputs.0, output, received)
     };
     Ok(answer(&target, question, |response| Ok(write::embeddings(&response.rows)?)).await?)
 }
@@ -113,12 +111,9 @@ pub(in crate::http) async fn embed_sparse(
 impl EmbedAllBody {
     fn question(self, target: &Target, output: OutputKind, received: Instant) -> Question {
         Question {
-            inputs: self.inputs.0,
-            output,
             truncation: truncation(target, self.truncate, self.truncation_direction),
-            max_input_length: None,
             prompt_name: self.prompt_name.into(),
-            received,
+            ..Question::new(self.inputs.0, output, received)
         }
     }
 }
@@ -148,13 +143,11 @@ pub(in crate::http) async fn similarity(
     }
     let parameters = body.parameters.unwrap_or_default().0;
     let inputs = [source_sentence].into_iter().chain(sentences).map(Input::Text).collect();
+    let output = OutputKind::Pooled { normalize: true, dimensions: None };
     let question = Question {
-        inputs: Counted::batch(inputs),
-        output: OutputKind::Pooled { normalize: true, dimensions: None },
         truncation: truncation(&target, parameters.truncate, parameters.truncation_direction),
-        max_input_length: None,
         prompt_name: parameters.prompt_name.into(),
-        received,
+        ..Question::new(Counted::batch(inputs), output, received)
     };
     Ok(answer(&target, question, |response| Ok(write::cosines(&response.rows)?)).await?)
 }

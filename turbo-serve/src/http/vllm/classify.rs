@@ -12,7 +12,7 @@ use super::{
     id_of,
 };
 use crate::{
-    engine::{InferResponse, OutputKind, PromptName, ScoreFunction},
+    engine::{InferResponse, OutputKind, ScoreFunction},
     http::{
         ability::Ability,
         answer::{Question, answer_in_parts},
@@ -81,12 +81,9 @@ pub(in crate::http) async fn classes(
     };
     let (name, labels) = (model.name.clone(), model.labels.clone());
     let question = Question {
-        inputs: Counted { inputs: Vec::new(), arity },
-        output: OutputKind::RAW,
         truncation,
         max_input_length,
-        prompt_name: PromptName::Default,
-        received,
+        ..Question::new(Counted { inputs: Vec::new(), arity }, OutputKind::RAW, received)
     };
     let id = id_of("classify", body.request_id);
     let write = move |response: &InferResponse| {

@@ -13,7 +13,7 @@ use super::{
     id_of,
 };
 use crate::{
-    engine::{InferResponse, ModelInfo, OutputKind, PromptName, ScoreFunction},
+    engine::{InferResponse, ModelInfo, OutputKind, ScoreFunction},
     http::{
         ability::Ability,
         answer::{Question, answer, answer_in_parts},
@@ -110,12 +110,9 @@ pub(in crate::http) async fn pooling(
         Ok(write::pooling_list(&response.rows, format.encoding(), of_tokens, activate, head)?)
     };
     let question = |inputs| Question {
-        inputs: Counted { inputs, arity },
-        output,
         truncation,
         max_input_length,
-        prompt_name: PromptName::Default,
-        received,
+        ..Question::new(Counted { inputs, arity }, output, received)
     };
     if task.is_of_tokens() {
         // the size of such an answer is not known before the inputs are tokens, so all of them are asked for at once

@@ -10,7 +10,7 @@ use super::{
     id_of,
 };
 use crate::{
-    engine::{InferResponse, Input, OutputKind, PromptName, Row, ScoreFunction},
+    engine::{InferResponse, Input, OutputKind, Row, ScoreFunction},
     http::{
         ability::Ability,
         answer::{Question, answer_in_parts},
@@ -55,7 +55,7 @@ pub(in crate::http) struct ScoreBody {
     max_tokens_per_doc: Option<Count>,
     #[serde(default, deserialize_with = "word")]
     padding: Option<Padding>,
-    instruction: Option<IgnoredAny>,
+    instruction: Option<String>,
     chat_template_kwargs: Option<IgnoredAny>,
     request_id: Option<String>,
 }
@@ -93,10 +93,8 @@ pub(in crate::http) const NAMES: [(&str, &str); 4] =
 
 /// What can be done about too many pairs.
 const FEWER: &str = "send fewer pairs at a time, or raise `--max-rerank-documents`";
-/// What can be done about an instruction, and about what else a template may name.
-const ONE_INSTRUCTION: &str =
-    "what pairs are judged by is the same for all requests; start the server with `--default-prompt`";
-const NO_TEMPLATE: &str = "a template gets what the model's folder says, and nothing of a request";
+/// What can be done about what else a template may name.
+const NO_TEMPLATE: &str = "a template gets what the model's folder says, and of a request the `instruction`";
 
 /// How a model answers.
 enum How {
@@ -113,7 +111,6 @@ pub(in crate::http) async fn score(
 ) -> Result<Response, OpenAiError> {
     Ability::Score.check(&target)?;
     check_padding(body.padding)?;
-    refuse("instruction", body.instruction.take(), ONE_INSTRUCTION)?;
     refuse("chat_template_kwargs", body.chat_template_kwargs.take(), NO_TEMPLATE)?;
     let Cut { truncation, max_input_length } =
         Cut::of(&target, body.truncate_prompt_tokens, body.truncation_side)?;
@@ -164,12 +161,10 @@ pub(in crate::http) async fn score(
         }
     };
     let question = Question {
-        inputs: Counted { inputs: Vec::new(), arity },
-        output,
         truncation,
         max_input_length,
-        prompt_name: PromptName::Default,
-        received,
+        instruction: body.instruction,
+        ..Question::new(Counted { inputs: Vec::new(), arity }, output, received)
     };
     let write = move |response: &InferResponse| {
         let scores = match how {

@@ -62,6 +62,9 @@ impl EnsembleEngine {
                 "each model of an ensemble counts tokens of its own: its inputs are not cut to a number";
             return Err(EngineError::InvalidInput { input: 0, why: why.to_owned() });
         }
+        if request.instruction.is_some() {
+            return Err(EngineError::NoInstruction);
+        }
         let InferRequest {
             inputs, output, truncation, prompt_name, urgency, room, retries, continues, ..
         } = request;
@@ -273,6 +276,7 @@ fn info(
             labels,
             mask_token: None,
             prompts: Prompts::default(),
+            takes_instruction: false,
             max_input_length: least(|info| info.model.max_input_length),
             vocab_size: 0,
             type_vocab_size: 0,
