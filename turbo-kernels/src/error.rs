@@ -129,7 +129,10 @@ mod tests {
                 columns.check_values("k", "q", 2, 64, 128),
                 "k: row_stride is 64, expected at least 80, where the columns of q end",
             ),
-            (bias.check("k", 1), "k: max_distance is 8, expected more than 8, a quarter of num_buckets"),
+            (
+                bias.check("k", 1, [1; 2]),
+                "k: max_distance is 8, expected more than 8, a quarter of num_buckets",
+            ),
             (
                 feed_forward(Hidden::Activation(Activation::Relu)),
                 "feed_forward: out_features of up is 3, expected in_features of down, 4",

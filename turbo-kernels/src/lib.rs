@@ -65,7 +65,8 @@ mod sequences;
 mod simd;
 
 pub use attention::{
-    Attention, AttentionMask, Queries, RelativeBias, RelativeBiasOn, alibi_slope, relative_bucket,
+    Attention, AttentionMask, PositionBuckets, Queries, RelativeBias, RelativeBiasOn, alibi_slope,
+    relative_bucket,
 };
 pub use bias_act::{Activation, BiasAct};
 pub use columns::{Columns, ColumnsOn, HeadSizes};

@@ -25,7 +25,7 @@ struct Shared {
   float v[TILE_KEYS][PART];
   alignas(16) float q[WARPS][PART][WARP_ROWS];  // what one multiply-add after the other takes lies side by side
   alignas(16) float weights[WARPS][TILE_KEYS][WARP_ROWS];
-  float biases[TILE_ROWS + TILE_KEYS];          // by distance, the smallest first
+  float biases[TILE_ROWS + TILE_KEYS];          // or positions, by distance, the smallest first
 };
 
 // v[i] = from[i], i < WARP_ROWS, 16 bytes at a time.
@@ -138,8 +138,12 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Shared<32 * CO
 #pragma unroll
     for (int row = 0; row < WARP_ROWS; ++row) {
       seen[row] = within(seen_by_any(problem, first_row + row, 1, tile.keys.count), start, TILE_KEYS);
-      const float bias =
+      float bias =
           problem.bias_kind == BIAS_NONE ? 0.0f : shared.biases[lane + TILE_ROWS - 1 - warp * WARP_ROWS - row];
+      if (problem.bias_kind == BIAS_DISENTANGLED && warp * WARP_ROWS + row < tile.rows && seen[row].has(lane)) {
+        bias = disentangled_bias(problem, tile.head, tile.query_row + warp * WARP_ROWS + row,
+                                 tile.keys.first + start + lane, static_cast<unsigned>(bias));
+      }
       scores[row] = seen[row].has(lane) ? fmaf(scores[row], problem.scale, bias) : -infinity();
       next[row] = scores[row];
     }

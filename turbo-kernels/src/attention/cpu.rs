@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{
-    Attention, AttentionShape, ByDistance, Queries, RelativeBias,
+    Attention, AttentionShape, Biases, Queries, RelativeBias,
     head::{Head, MOST_QUERY_ROWS, scratch_values},
 };
 use crate::{
@@ -47,8 +47,8 @@ impl Attention for Cpu {
         let threads = queue.threads();
         let cut = AttentionCut::new(sequences, shape, threads);
         let max_seq_len = sequences.max_seq_len();
-        let spread = bias.map_or(0, |bias| ByDistance::values(&bias, num_heads, max_seq_len));
-        let prepare = |spread| bias.map(|bias| ByDistance::new(&bias, max_seq_len, spread));
+        let spread = bias.map_or(0, |bias| Biases::values(&bias, num_heads, max_seq_len));
+        let prepare = |spread| bias.map(|bias| Biases::new(&bias, num_heads, max_seq_len, spread));
         let out = SharedMut::new(out);
         let parts = num_heads.div_ceil(cut.heads);
         let scratch = scratch_values(shape.head_dim);
@@ -102,7 +102,8 @@ impl AttentionShape {
         for (argument, columns) in [("k", k), ("v", v)] {
             columns.check(NAME, argument, sequences.rows(), num_kv_heads.saturating_mul(head_dim))?;
         }
-        bias.map_or(Ok(()), |bias| bias.check(NAME, num_heads))?;
+        let rows = [self.query_rows(&sequences), sequences.rows()];
+        bias.map_or(Ok(()), |bias| bias.check(NAME, num_heads, rows))?;
         Ok(sequences)
     }
 

@@ -31,12 +31,13 @@
 use std::ops::Range;
 
 use super::{
-    AttentionMask, AttentionShape, ByDistance,
+    AttentionMask, AttentionShape, Biases,
     ahead::{Ahead, LINE},
     arrange::{self, AreFinite, HeadRows, PackKeys, PackValues},
+    disentangled::{ByPosition, Meeting, WriteBiases, gathered_values},
     product::{RowOrder, multiply, step, words},
     tiled,
-    weights::{MOST_QUERIES, Scale, ScoreGrid, State, Visible},
+    weights::{LineBiases, MOST_QUERIES, Scale, ScoreGrid, State, Visible},
 };
 use crate::{
     Columns,
@@ -64,7 +65,7 @@ pub(super) struct Head<'a> {
     pub(super) q: Columns<&'a [f32]>,
     pub(super) k: Columns<&'a [f32]>,
     pub(super) v: Columns<&'a [f32]>,
-    pub(super) bias: Option<ByDistance<'a>>,
+    pub(super) bias: Option<Biases<'a>>,
     /// Whether no head over the same rows came before, which would have prefetched what this one reads.
     pub(super) is_first: bool,
     /// The head that probably comes next, over the same rows: what it reads first is prefetched while this one
@@ -85,6 +86,7 @@ struct Scratch<'a> {
     values: &'a mut [f32],
     /// `[keys][lanes]`.
     weights: &'a mut [f32],
+    /// By distance; or `[keys][lanes]`, and behind that what a square of queries gathers.
     biases: &'a mut [f32],
     /// Greatest scores and totals of each block.
     states: &'a mut [f32],
@@ -102,7 +104,7 @@ impl<'a> Scratch<'a> {
             // twice the words of a stretch, of two keys each, and the sums of a block
             (STRETCH_KEYS + MOST_QUERIES) * wide,
             STRETCH_KEYS * MOST_QUERIES,
-            STRETCH_KEYS + MOST_QUERIES,
+            STRETCH_KEYS * MOST_QUERIES + gathered_values(STRETCH_KEYS),
             // blocks of the shortest vectors have the longest states
             2 * MOST_QUERY_ROWS,
             MOST_QUERY_ROWS * wide,
@@ -432,10 +434,16 @@ impl QueryBlock<'_> {
             && mask.visible(self.rows.end - 1, len).start <= seen.start;
         if scale.comes_first() || !sees_all || seen != self.keys {
             let visible = Visible::new(mask, self.rows.start, self.keys.start, len);
-            let biases = head.bias.map(|bias| {
-                let last = seen.end as isize - 1 - self.rows.start as isize;
-                bias.write_falling(head.head, last, scratch.biases);
-                &*scratch.biases
+            let biases = head.bias.map(|bias| match bias {
+                Biases::ByDistance(bias) => {
+                    let last = seen.end as isize - 1 - self.rows.start as isize;
+                    bias.write_falling(head.head, last, scratch.biases);
+                    LineBiases { values: scratch.biases, line: 1 }
+                }
+                Biases::ByPosition(scores) => {
+                    self.write_biases::<S, VECTORS>(s, &scores, &seen, scratch.biases);
+                    LineBiases { values: scratch.biases, line: VECTORS * S::LANES }
+                }
             });
             greatest = grid.adjust::<S, VECTORS>(s, scale, biases, (!sees_all).then_some(&visible));
         }
@@ -463,6 +471,27 @@ impl QueryBlock<'_> {
         };
         // SAFETY: the caller promises these rows.
         unsafe { sums.add(s, grid.seen) };
+    }
+
+    /// The biases of the keys at the positions `seen`, `[keys][lanes]`, the last key first.
+    #[inline(always)]
+    fn write_biases<S: Simd, const VECTORS: usize>(
+        &self,
+        s: S,
+        scores: &ByPosition<'_>,
+        seen: &Range<usize>,
+        biases: &mut [f32],
+    ) {
+        let QueryRows { head, tokens, rows, first_row, .. } = self.query_rows;
+        let row = first_row + self.rows.start - rows.start;
+        let meeting = Meeting {
+            head: head.head,
+            query: (row, self.rows.start),
+            key: (tokens.start + seen.start, seen.start),
+        };
+        let (to, gathered) = biases.split_at_mut(STRETCH_KEYS * MOST_QUERIES);
+        let (queries, keys, line) = (self.rows.len(), seen.len(), VECTORS * S::LANES);
+        s.call(WriteBiases { scores, meeting, queries, keys, to, line, gathered });
     }
 
     /// Adds the values of the keys that the grid has weights of, where there are tile registers; `factors` are those of

@@ -5,6 +5,7 @@ mod arrange;
 mod cpu;
 #[cfg(any(feature = "cuda", feature = "testing", test))]
 pub(crate) mod cuda;
+pub(crate) mod disentangled;
 mod head;
 mod mask;
 mod product;
@@ -12,8 +13,9 @@ pub(crate) mod relative;
 mod tiled;
 mod weights;
 
+pub use disentangled::PositionBuckets;
 pub use mask::AttentionMask;
-pub(crate) use relative::ByDistance;
+pub(crate) use relative::Biases;
 pub use relative::{RelativeBias, RelativeBiasOn, alibi_slope, relative_bucket};
 
 use crate::{ColumnsOn, DType, KernelError, Layout, device::Device};

@@ -1,6 +1,7 @@
-//! Biases on attention scores by relative position: buckets of distances (T5, Raffel et al. 2020, section 2.1), or a
-//! slope per head (ALiBi, Press et al. 2021).
+//! Biases on attention scores by relative position: buckets of distances (T5, Raffel et al. 2020, section 2.1), a
+//! slope per head (ALiBi, Press et al. 2021), or what queries and keys score with positions ([`super::disentangled`]).
 
+use super::disentangled::{ByPosition, PositionBuckets};
 use crate::{
     KernelError,
     device::{FloatsOn, Values},
@@ -23,6 +24,16 @@ pub enum RelativeBias<V> {
     /// computed in f32 whatever a device stores: products of slopes and distances in thousands have too many digits for
     /// narrower types.
     Alibi,
+    /// DeBERTa's: what the query scores with the position of the key, and the key with that of the query, which is the
+    /// same position. Neither is scaled.
+    Disentangled {
+        /// `[rows of queries, num_heads · positions]`.
+        of_queries: V,
+        /// `[rows of keys, num_heads · positions]`.
+        of_keys: V,
+        /// Which position it is.
+        positions: PositionBuckets,
+    },
 }
 
 /// A relative bias in memory of device `D`.
@@ -66,36 +77,55 @@ pub fn alibi_slope(head: usize, num_heads: usize) -> f32 {
 }
 
 impl<V> RelativeBias<V> {
-    /// The same with another table, if it has one.
+    /// The same with other tables, as many of them as it has.
     #[cfg(any(feature = "testing", test))]
-    pub(crate) fn with_table<W>(self, table: impl FnOnce(V) -> W) -> RelativeBias<W> {
+    pub(crate) fn with_tables<W>(self, [first, second]: [W; 2]) -> RelativeBias<W> {
         match self {
-            Self::Buckets { table: values, num_buckets, max_distance } => {
-                RelativeBias::Buckets { table: table(values), num_buckets, max_distance }
+            Self::Buckets { num_buckets, max_distance, .. } => {
+                RelativeBias::Buckets { table: first, num_buckets, max_distance }
             }
             Self::Alibi => RelativeBias::Alibi,
+            Self::Disentangled { positions, .. } => {
+                RelativeBias::Disentangled { of_queries: first, of_keys: second, positions }
+            }
         }
     }
 
-    /// Whether a table fits `num_heads` heads.
+    /// Whether its tables fit `num_heads` heads, `rows` of queries and of keys.
     ///
     /// # Errors
     /// [`KernelError::Length`] for a table of another size, [`KernelError::Size`] for buckets that are none.
-    pub(crate) fn check(&self, kernel: &'static str, num_heads: usize) -> Result<(), KernelError>
+    pub(crate) fn check(
+        &self,
+        kernel: &'static str,
+        num_heads: usize,
+        rows: [usize; 2],
+    ) -> Result<(), KernelError>
     where
         V: Values,
     {
-        let Self::Buckets { table, num_buckets, max_distance } = self else { return Ok(()) };
         let size = |argument, expected, got| Err(KernelError::Size { kernel, argument, expected, got });
-        if *num_buckets < 4 {
-            return size("num_buckets", "at least 4".into(), *num_buckets);
+        match self {
+            Self::Alibi => Ok(()),
+            Self::Buckets { num_buckets, .. } if *num_buckets < 4 => {
+                size("num_buckets", "at least 4".into(), *num_buckets)
+            }
+            Self::Buckets { num_buckets, max_distance, .. } if *max_distance <= num_buckets / 4 => {
+                let expected = format!("more than {}, a quarter of num_buckets", num_buckets / 4);
+                size("max_distance", expected.into(), *max_distance)
+            }
+            Self::Buckets { table, num_buckets, .. } => {
+                let expected = num_buckets.saturating_mul(num_heads);
+                KernelError::check_length(kernel, "relative bias", expected, table.len())
+            }
+            Self::Disentangled { of_queries, of_keys, positions } => {
+                positions.check(kernel)?;
+                let width = num_heads.saturating_mul(positions.count());
+                let expected = rows.map(|rows| rows.saturating_mul(width));
+                KernelError::check_length(kernel, "scores of queries", expected[0], of_queries.len())?;
+                KernelError::check_length(kernel, "scores of keys", expected[1], of_keys.len())
+            }
         }
-        if *max_distance <= num_buckets / 4 {
-            let expected = format!("more than {}, a quarter of num_buckets", num_buckets / 4);
-            return size("max_distance", expected.into(), *max_distance);
-        }
-        let expected = num_buckets.saturating_mul(num_heads);
-        KernelError::check_length(kernel, "relative bias", expected, table.len())
     }
 }
 
@@ -104,10 +134,13 @@ impl<V> RelativeBias<V> {
 pub(crate) struct BiasArguments<V> {
     /// Which it is.
     pub(crate) kind: u32,
-    /// Of buckets alone, as are the numbers.
+    /// Of buckets, or the scores of queries.
     pub(crate) table: Option<V>,
+    /// The scores of keys.
+    pub(crate) of_keys: Option<V>,
+    /// Of both sides, or the span of positions.
     pub(crate) num_buckets: u32,
-    /// No distance between keys exceeds the greatest number.
+    /// No distance between keys exceeds the greatest number. Of positions 0, where each distance has its own.
     pub(crate) max_distance: u32,
 }
 
@@ -116,18 +149,57 @@ impl<V> BiasArguments<V> {
     const NONE: u32 = 0;
     const BUCKETS: u32 = 1;
     const ALIBI: u32 = 2;
+    const DISENTANGLED: u32 = 3;
 
     /// Of a checked bias, or of none.
     pub(crate) fn of(bias: Option<RelativeBias<V>>) -> Self {
         let narrow = |size| u32::try_from(size).unwrap_or(u32::MAX);
-        let (kind, table, [num_buckets, max_distance]) = match bias {
-            None => (Self::NONE, None, [0; 2]),
+        let (kind, [table, of_keys], [num_buckets, max_distance]) = match bias {
+            None => (Self::NONE, [None, None], [0; 2]),
             Some(RelativeBias::Buckets { table, num_buckets, max_distance }) => {
-                (Self::BUCKETS, Some(table), [num_buckets, max_distance].map(narrow))
+                (Self::BUCKETS, [Some(table), None], [num_buckets, max_distance])
             }
-            Some(RelativeBias::Alibi) => (Self::ALIBI, None, [0; 2]),
+            Some(RelativeBias::Alibi) => (Self::ALIBI, [None, None], [0; 2]),
+            Some(RelativeBias::Disentangled { of_queries, of_keys, positions }) => {
+                let PositionBuckets { span, max_distance } = positions;
+                (Self::DISENTANGLED, [Some(of_queries), Some(of_keys)], [span, max_distance.unwrap_or(0)])
+            }
         };
-        Self { kind, table, num_buckets, max_distance }
+        Self { kind, table, of_keys, num_buckets: narrow(num_buckets), max_distance: narrow(max_distance) }
+    }
+}
+
+/// A relative bias as the CPU's kernels read it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Biases<'a> {
+    /// The same for every query and key that are as far apart.
+    ByDistance(ByDistance<'a>),
+    /// Of each query and key their own.
+    ByPosition(ByPosition<'a>),
+}
+
+impl<'a> Biases<'a> {
+    /// Values that [`Biases::new`] needs.
+    pub(crate) fn values(bias: &RelativeBias<&[f32]>, num_heads: usize, max_seq_len: usize) -> usize {
+        match bias {
+            RelativeBias::Disentangled { .. } => ByPosition::values(max_seq_len),
+            _ => ByDistance::values(bias, num_heads, max_seq_len),
+        }
+    }
+
+    /// Brings what a checked `bias` has for all distances into `scratch`, which has exactly the values it needs.
+    pub(crate) fn new(
+        bias: &RelativeBias<&'a [f32]>,
+        num_heads: usize,
+        max_seq_len: usize,
+        scratch: &'a mut [f32],
+    ) -> Self {
+        match *bias {
+            RelativeBias::Disentangled { of_queries, of_keys, positions } => {
+                Self::ByPosition(ByPosition::new(positions, [of_queries, of_keys], num_heads, scratch))
+            }
+            _ => Self::ByDistance(ByDistance::new(bias, max_seq_len, scratch)),
+        }
     }
 }
 
@@ -152,17 +224,17 @@ fn reach(max_distance: usize, max_seq_len: usize) -> usize {
 
 impl<'a> ByDistance<'a> {
     /// Values that [`ByDistance::new`] needs.
-    pub(crate) fn values(bias: &RelativeBias<&[f32]>, num_heads: usize, max_seq_len: usize) -> usize {
+    fn values(bias: &RelativeBias<&[f32]>, num_heads: usize, max_seq_len: usize) -> usize {
         match *bias {
             RelativeBias::Buckets { max_distance, .. } => {
                 num_heads * (2 * reach(max_distance, max_seq_len) + 1)
             }
-            RelativeBias::Alibi => num_heads,
+            _ => num_heads,
         }
     }
 
     /// Brings a checked `bias` into `scratch`, which has exactly the values it needs.
-    pub(crate) fn new(bias: &RelativeBias<&[f32]>, max_seq_len: usize, scratch: &'a mut [f32]) -> Self {
+    fn new(bias: &RelativeBias<&[f32]>, max_seq_len: usize, scratch: &'a mut [f32]) -> Self {
         let RelativeBias::Buckets { table, num_buckets, max_distance } = *bias else {
             let num_heads = scratch.len();
             scratch.iter_mut().enumerate().for_each(|(head, slope)| *slope = alibi_slope(head, num_heads));

@@ -22,7 +22,8 @@ struct Problem {
   unsigned before, after;  // the mask, as visible_keys takes it
   float scale;             // of scores, times LOG2_E
   unsigned bias_kind;      // of relative bias
-  const T* bias;           // [num_buckets, num_heads], where it has buckets
+  const T* bias;           // [num_buckets, num_heads], or what queries score with positions
+  const T* bias_of_keys;   // what keys score with positions
   unsigned num_buckets, max_distance;
 };
 
@@ -131,14 +132,27 @@ __device__ __forceinline__ Keys within(Keys keys, unsigned start, unsigned size)
   return {min(max(keys.first, start), start + size) - start, min(max(keys.end, start), start + size) - start};
 }
 
-// The bias, times LOG2_E, of a key `distance` tokens behind its query.
+// The bias, times LOG2_E, of a key `distance` tokens behind its query; of disentangled attention the position of the key.
 template <class T>
 __device__ __forceinline__ float bias_of(const Problem<T>& problem, unsigned head, int distance) {
   if (problem.bias_kind == BIAS_ALIBI) {
     return -alibi_slope(head, problem.num_heads) * fabsf(static_cast<float>(distance)) * LOG2_E;
   }
+  if (problem.bias_kind == BIAS_DISENTANGLED) {
+    return static_cast<float>(relative_position(distance, problem.num_buckets, problem.max_distance));
+  }
   const unsigned bucket = relative_bucket(distance, problem.num_buckets, problem.max_distance);
   return to_float(problem.bias[static_cast<u64>(bucket) * problem.num_heads + head]) * LOG2_E;
+}
+
+// The bias, times LOG2_E, that a query and a key have by what each scores with `position`; by their rows.
+template <class T>
+__device__ __forceinline__ float disentangled_bias(const Problem<T>& problem, unsigned head, unsigned query_row,
+                                                   unsigned key_row, unsigned position) {
+  const unsigned positions = 2 * problem.num_buckets;
+  const u64 of_query = (static_cast<u64>(query_row) * problem.num_heads + head) * positions + position;
+  const u64 of_key = (static_cast<u64>(key_row) * problem.num_heads + head) * positions + position;
+  return (to_float(problem.bias[of_query]) + to_float(problem.bias_of_keys[of_key])) * LOG2_E;
 }
 
 // The parameters of a kernel, and the Problem made of them.
@@ -146,9 +160,9 @@ __device__ __forceinline__ float bias_of(const Problem<T>& problem, unsigned hea
   const T *q, const T *k, const T *v, T *out, const unsigned *lengths, unsigned batch_size, unsigned padded_len,    \
       unsigned rows, unsigned q_first, unsigned k_first, unsigned v_first, unsigned q_stride, unsigned k_stride,    \
       unsigned v_stride, unsigned num_heads, unsigned heads_of_kv, unsigned head_dim, unsigned attending,           \
-      unsigned before, unsigned after, float scale, unsigned bias_kind, const T *bias, unsigned num_buckets,        \
-      unsigned max_distance
+      unsigned before, unsigned after, float scale, unsigned bias_kind, const T *bias, const T *bias_of_keys,       \
+      unsigned num_buckets, unsigned max_distance
 #define PROBLEM                                                                                                     \
   {q + q_first, k + k_first, v + v_first, out,      {lengths, batch_size, padded_len, rows}, q_stride, k_stride,    \
-   v_stride,    num_heads,   heads_of_kv, head_dim, attending, before, after, scale, bias_kind, bias, num_buckets,  \
-   max_distance}
+   v_stride,    num_heads,   heads_of_kv, head_dim, attending, before, after, scale, bias_kind, bias, bias_of_keys, \
+   num_buckets, max_distance}

@@ -64,6 +64,16 @@ pub(super) struct ScoreGrid<'a> {
     pub(super) seen: Range<usize>,
 }
 
+/// What is added to scaled scores.
+#[derive(Clone, Copy)]
+pub(super) struct LineBiases<'a> {
+    /// Those of the last seen key, a query to a lane, and on to the first.
+    pub(super) values: &'a [f32],
+    /// From one key's to the next one's: 1 where the distance alone counts, so that a key has those of the key behind it,
+    /// moved by a query.
+    pub(super) line: usize,
+}
+
 /// Which keys each query sees, counted from the first line of a grid.
 pub(super) struct Visible {
     starts: [f32; MOST_QUERIES],
@@ -85,16 +95,14 @@ impl Visible {
 }
 
 impl ScoreGrid<'_> {
-    /// Brings scores into the form whose greatest counts: scaled as `scale` says, with the biases of their
-    /// distances, −∞ where a query does not see a key. Gives the greatest.
-    ///
-    /// `biases`: that of the last seen key and the first query, and on to lower distances.
+    /// Brings scores into the form whose greatest counts: scaled as `scale` says, with their biases, −∞ where a query does
+    /// not see a key. Gives the greatest.
     #[inline(always)]
     pub(super) fn adjust<S: Simd, const VECTORS: usize>(
         &mut self,
         s: S,
         scale: Scale,
-        biases: Option<&[f32]>,
+        biases: Option<LineBiases<'_>>,
         visible: Option<&Visible>,
     ) -> [f32; MOST_QUERIES] {
         let line = VECTORS * S::LANES;
@@ -109,8 +117,8 @@ impl ScoreGrid<'_> {
                 if scale.first {
                     x = match biases {
                         None => s.mul(x, factor),
-                        Some(biases) => {
-                            let bias = s.load(&biases[self.seen.end - 1 - key + i * S::LANES..]);
+                        Some(LineBiases { values, line }) => {
+                            let bias = s.load(&values[(self.seen.end - 1 - key) * line + i * S::LANES..]);
                             s.mul_add(x, factor, s.mul(bias, log2_e))
                         }
                     };

@@ -392,13 +392,32 @@ __device__ __forceinline__ Keys visible_keys(unsigned query, unsigned keys, unsi
 }
 
 // Kinds of relative biases: see attention::BiasArguments.
-constexpr unsigned BIAS_NONE = 0, BIAS_BUCKETS = 1, BIAS_ALIBI = 2;
+constexpr unsigned BIAS_NONE = 0, BIAS_BUCKETS = 1, BIAS_ALIBI = 2, BIAS_DISENTANGLED = 3;
 
 // How steeply the linear biases of a head fall: the twin of `attention::alibi_slope`, which says more.
 __device__ __forceinline__ float alibi_slope(unsigned head, unsigned num_heads) {
   const unsigned even = 1u << (31 - __clz(static_cast<int>(num_heads)));
   const float step = head < even ? head + 1.0f : head - even + 0.5f;
   return exp2f(-8.0f * step / even);
+}
+
+// The position of a key `distance` tokens behind its query: the twin of `attention::PositionBuckets::position`, which says
+// more. `max_distance` is 0 where each distance has a position of its own.
+__device__ inline unsigned relative_position(int distance, unsigned span, unsigned max_distance) {
+  const unsigned exact = span / 2;
+  const unsigned magnitude = distance < 0 ? 0u - static_cast<unsigned>(distance) : static_cast<unsigned>(distance);
+  unsigned steps = magnitude;
+  if (max_distance != 0 && magnitude > exact) {
+    // both ratios are of f32, and so are their logarithms, as the published models were trained
+    const float ratio = static_cast<float>(magnitude) / static_cast<float>(exact);
+    const float most = static_cast<float>(max_distance - 1) / static_cast<float>(exact);
+    const float part = static_cast<float>(log(static_cast<double>(ratio))) /
+                       static_cast<float>(log(static_cast<double>(most)));
+    steps = exact + static_cast<unsigned>(ceilf(part * static_cast<float>(exact - 1)));
+  }
+  steps = steps < span ? steps : span;
+  const unsigned position = distance > 0 ? span - steps : span + steps;
+  return position < 2 * span ? position : 2 * span - 1;
 }
 
 // The bucket of a key `distance` tokens behind its query: the twin of `attention::relative_bucket`, which says more.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{ScoreShape, Softmax, row};
 use crate::{
     AttentionMask, KernelError, RelativeBias,
-    attention::ByDistance,
+    attention::{Biases, disentangled::Meeting},
     bias_act::Add,
     device::{Cpu, CpuQueue, SharedMut},
     simd::{Kernel, Simd},
@@ -103,8 +103,8 @@ fn for_each_row(
     let longest = keys.max(queries);
     let rows_of_piece = (PIECE / keys).max(1);
     let rows = out.len() / keys;
-    let spread = bias.map_or(0, |bias| ByDistance::values(&bias, num_heads, longest));
-    let prepare = |spread| bias.map(|bias| ByDistance::new(&bias, longest, spread));
+    let spread = bias.map_or(0, |bias| Biases::values(&bias, num_heads, longest));
+    let prepare = |spread| bias.map(|bias| Biases::new(&bias, num_heads, longest, spread));
     let biases_of_row = if bias.is_some() { keys } else { 0 };
     let out = SharedMut::new(out);
     let pieces = rows.div_ceil(rows_of_piece);
@@ -113,7 +113,13 @@ fn for_each_row(
             let (sequence, head, query) =
                 (number / queries / num_heads, number / queries % num_heads, number % queries);
             let biases = bias.map(|bias| {
-                bias.write(head, -(query as isize), scratch);
+                match bias {
+                    Biases::ByDistance(bias) => bias.write(head, -(query as isize), scratch),
+                    Biases::ByPosition(scores) => {
+                        let (query, key) = ((sequence * queries + query, query), (sequence * keys, 0));
+                        scores.write(Meeting { head, query, key }, scratch);
+                    }
+                }
                 &*scratch
             });
             // SAFETY: rows do not overlap, and each is worked on once.

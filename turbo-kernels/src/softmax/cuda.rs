@@ -83,7 +83,7 @@ impl<F: Float> Softmax for Cuda<F> {
         const NAME: &str = "add_relative_bias";
         shape.check(NAME, &scores, Some(bias), None::<CudaView<'_, u32>>, &out)?;
         let rows = Rows::of(NAME, shape)?;
-        let BiasArguments { kind, table, num_buckets, max_distance } = BiasArguments::of(Some(bias));
+        let BiasArguments { kind, table, of_keys, num_buckets, max_distance } = BiasArguments::of(Some(bias));
         let args = (
             scores,
             rows.count,
@@ -92,6 +92,7 @@ impl<F: Float> Softmax for Cuda<F> {
             rows.keys,
             kind,
             table,
+            of_keys,
             num_buckets,
             max_distance,
             out,
@@ -179,7 +180,7 @@ impl Rows {
     ) -> Result<(), KernelError> {
         let [before, after] = reaches(mask);
         let Self { count, num_heads, queries, keys } = self;
-        let BiasArguments { kind, table, num_buckets, max_distance } = BiasArguments::of(bias);
+        let BiasArguments { kind, table, of_keys, num_buckets, max_distance } = BiasArguments::of(bias);
         let args = (
             scores,
             count,
@@ -193,6 +194,7 @@ impl Rows {
             out,
             kind,
             table,
+            of_keys,
             num_buckets,
             max_distance,
         );

@@ -42,12 +42,15 @@ impl ScoreShape {
         let values = [num_heads, queries, keys].into_iter().fold(batch_size, usize::saturating_mul);
         KernelError::check_length(kernel, "scores", values, scores.len())?;
         KernelError::check_length(kernel, "out", values, out.len())?;
-        bias.map_or(Ok(()), |bias| bias.check(kernel, num_heads))?;
+        let rows = [queries, keys].map(|rows| batch_size.saturating_mul(rows));
+        bias.map_or(Ok(()), |bias| bias.check(kernel, num_heads, rows))?;
         seq_lens.map_or(Ok(()), |lens| KernelError::check_length(kernel, "seq_lens", batch_size, lens.len()))
     }
 }
 
 /// Softmax along the last axis of a score tensor. Query `i` and key `i` of a sequence are its token `i`.
+///
+/// Of a disentangled bias the rows of queries and keys are those of the sequences, `queries` and `keys` of each.
 pub trait Softmax: Device {
     /// `out = softmax(scale · scores + bias)`, where keys `j ≥ seq_lens[b]` and keys that `mask` hides from query `i`
     /// get weight 0; a row without keys is all 0. Without `seq_lens` every key is a token. A row of nothing but −∞ has

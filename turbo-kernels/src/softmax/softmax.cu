@@ -42,7 +42,8 @@ struct RelativeBias {
   static constexpr unsigned NEAR = 1024;
 
   unsigned kind;
-  const T* table;  // [num_buckets, num_heads], where there are buckets
+  const T* table;    // [num_buckets, num_heads], where there are buckets, or what queries score with positions
+  const T* of_keys;  // what keys score with positions
   unsigned num_buckets, max_distance;
   unsigned short* near;  // [NEAR]
 
@@ -56,9 +57,19 @@ struct RelativeBias {
   }
 
   // The bias of a key; 0 if there is none.
-  __device__ __forceinline__ float at(unsigned query, unsigned key, unsigned head, unsigned num_heads) const {
+  __device__ __forceinline__ float at(const Scores& scores, unsigned row, unsigned key) const {
     if (kind == BIAS_NONE) return 0.0f;
+    const unsigned num_heads = scores.num_heads;
+    const unsigned query = row % scores.queries, head = row / scores.queries % num_heads;
     const int distance = static_cast<int>(key) - static_cast<int>(query);
+    if (kind == BIAS_DISENTANGLED) {
+      const unsigned sequence = row / (scores.queries * num_heads), positions = 2 * num_buckets;
+      const unsigned position = relative_position(distance, num_buckets, max_distance);
+      const u64 query_row = static_cast<u64>(sequence) * scores.queries + query;
+      const u64 key_row = static_cast<u64>(sequence) * scores.keys + key;
+      return to_float(table[(query_row * num_heads + head) * positions + position]) +
+             to_float(of_keys[(key_row * num_heads + head) * positions + position]);
+    }
     const unsigned magnitude = distance < 0 ? query - key : key - query;
     if (kind == BIAS_ALIBI) return -alibi_slope(head, num_heads) * static_cast<float>(magnitude);
     unsigned bucket;
@@ -270,13 +281,13 @@ __device__ __forceinline__ void softmax_any(const T* __restrict__ x, const Score
   constexpr int THREADS = 256;
   __shared__ float of_warps[THREADS / 32][2];
   bias.prepare();
-  const unsigned row = blockIdx.x, query = row % scores.queries, head = row / scores.queries % scores.num_heads;
+  const unsigned row = blockIdx.x;
   const Keys visible = scores.visible(row);
   const T* from = x + static_cast<u64>(row) * scores.keys;
   T* to = out + static_cast<u64>(row) * scores.keys;
   Running running;
   for (unsigned key = visible.first + threadIdx.x; key < visible.end; key += THREADS) {
-    running.join(to_float(from[key]) * scale + bias.at(query, key, head, scores.num_heads), 1.0f);
+    running.join(to_float(from[key]) * scale + bias.at(scores, row, key), 1.0f);
   }
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {
@@ -294,7 +305,7 @@ __device__ __forceinline__ void softmax_any(const T* __restrict__ x, const Score
   for (unsigned key = threadIdx.x; key < scores.keys; key += THREADS) {
     float weight = 0.0f;
     if (visible.has(key)) {
-      const float score = to_float(from[key]) * scale + bias.at(query, key, head, scores.num_heads);
+      const float score = to_float(from[key]) * scale + bias.at(scores, row, key);
       weight = expf(score - shift) * factor;
     }
     to[key] = from_float<T>(weight);
@@ -338,14 +349,13 @@ template <class T>
 __device__ __forceinline__ void add_relative_bias(
     const T* __restrict__ x, const Scores& scores, const RelativeBias<T>& bias, T* __restrict__ out) {
   bias.prepare();
-  const unsigned row = row_of<32, 1>(0), query = row % scores.queries;
-  const unsigned head = row / scores.queries % scores.num_heads;
+  const unsigned row = row_of<32, 1>(0);
   const u64 first = static_cast<u64>(row) * scores.keys;
   WITH_WIDTH(T, joint_bits(scores.keys * sizeof(T), x, out), {
     for (unsigned key = threadIdx.x % 32 * W; row < scores.rows && key < scores.keys; key += 32 * W) {
       float v[W];
       load<W>(x + first + key, v);
-      for (int j = 0; j < W; ++j) v[j] += bias.at(query, key + j, head, scores.num_heads);
+      for (int j = 0; j < W; ++j) v[j] += bias.at(scores, row, key + j);
       store<W>(out + first + key, v);
     }
   });
@@ -381,9 +391,9 @@ __device__ __forceinline__ void add_relative_bias(
   SOFTMAX(T, DTYPE##_4096, 256, 256, 16, 1)                                                                        \
   extern "C" __global__ void __launch_bounds__(256)                                                                \
       softmax_##DTYPE##_any(const T* x, SCORES_PARAMETERS, float scale, T* out, unsigned kind, const T* table,     \
-          unsigned num_buckets, unsigned max_distance) {                                                           \
+          const T* of_keys, unsigned num_buckets, unsigned max_distance) {                                         \
     __shared__ unsigned short near[RelativeBias<T>::NEAR];                                                         \
-    softmax_any(x, SCORES, scale, RelativeBias<T>{kind, table, num_buckets, max_distance, near}, out);             \
+    softmax_any(x, SCORES, scale, RelativeBias<T>{kind, table, of_keys, num_buckets, max_distance, near}, out);    \
   }                                                                                                                \
   extern "C" __global__ void __launch_bounds__(1024)                                                               \
       softmax_##DTYPE##_classic(const T* x, SCORES_PARAMETERS, float scale, T* out) {                              \
@@ -394,8 +404,8 @@ __device__ __forceinline__ void add_relative_bias(
   }                                                                                                                \
   extern "C" __global__ void __launch_bounds__(256)                                                                \
       add_relative_bias_##DTYPE(const T* x, unsigned rows, unsigned num_heads, unsigned queries, unsigned keys,    \
-          unsigned kind, const T* table, unsigned num_buckets, unsigned max_distance, T* out) {                    \
+          unsigned kind, const T* table, const T* of_keys, unsigned num_buckets, unsigned max_distance, T* out) {  \
     __shared__ unsigned short near[RelativeBias<T>::NEAR];                                                         \
     const Scores scores{rows, num_heads, queries, keys, nullptr, 0, 0};                                            \
-    add_relative_bias(x, scores, RelativeBias<T>{kind, table, num_buckets, max_distance, near}, out);              \
+    add_relative_bias(x, scores, RelativeBias<T>{kind, table, of_keys, num_buckets, max_distance, near}, out);     \
   }

@@ -10,8 +10,8 @@ use super::{
     twin::{self, Product},
 };
 use crate::{
-    Attention, AttentionMask, Columns, ColumnsOn, DType, Device, Float, FloatsOn, Layout, Queries,
-    RelativeBias, attention::AttentionShape,
+    Attention, AttentionMask, Columns, ColumnsOn, DType, Device, Float, FloatsOn, Layout, PositionBuckets,
+    Queries, RelativeBias, attention::AttentionShape,
 };
 
 /// Masks that see little, much and everything.
@@ -47,7 +47,7 @@ pub fn attention<D: Attention>(device: &D) {
     }
     for mask in MASKS {
         for (num_heads, num_kv_heads) in [(4, 2), (3, 1), (2, 2)] {
-            for bias in [buckets(8, 20), RelativeBias::Alibi] {
+            for bias in [buckets(8, 20), RelativeBias::Alibi, disentangled(8, Some(20))] {
                 Case { num_heads, num_kv_heads, head_dim: 8, mask, bias: Some(bias), ..plain }.check(device);
             }
         }
@@ -60,6 +60,15 @@ pub fn attention<D: Attention>(device: &D) {
         let bias = Some(RelativeBias::Alibi);
         let seq_lens = &[150, 1, 300];
         Case { num_heads, num_kv_heads: num_heads, head_dim, bias, seq_lens, ..plain }.check(device);
+    }
+    // few positions and many, with and without logarithms, of more keys than one stretch or tile
+    for (span, max_distance) in
+        [(1, None), (6, None), (200, None), (2, Some(4)), (7, Some(40)), (64, Some(300))]
+    {
+        let (bias, seq_lens) = (Some(disentangled(span, max_distance)), &[1, 3, 33, 150, 290][..]);
+        for (num_heads, head_dim) in [(2, 32), (3, 5)] {
+            Case { num_heads, num_kv_heads: num_heads, head_dim, bias, seq_lens, ..plain }.check(device);
+        }
     }
     // wider heads than any tensor core takes, those of EmbeddingGemma
     for mask in [AttentionMask::Full, MASKS[3]] {
@@ -85,7 +94,7 @@ pub fn attention<D: Attention>(device: &D) {
     }
     for mask in MASKS {
         let seq_lens = &[3, 0, 40, 140];
-        for bias in [buckets(8, 20), RelativeBias::Alibi].map(Some) {
+        for bias in [buckets(8, 20), RelativeBias::Alibi, disentangled(8, Some(20))].map(Some) {
             let grouped = Case { num_heads: 2, num_kv_heads: 1, head_dim: 8, mask, bias, seq_lens, ..plain };
             one_query_of_each_sequence(device, grouped);
         }
@@ -107,6 +116,11 @@ pub fn attention<D: Attention>(device: &D) {
 
 fn buckets(num_buckets: usize, max_distance: usize) -> RelativeBias<()> {
     RelativeBias::Buckets { table: (), num_buckets, max_distance }
+}
+
+fn disentangled(span: usize, max_distance: Option<usize>) -> RelativeBias<()> {
+    let positions = PositionBuckets { span, max_distance };
+    RelativeBias::Disentangled { of_queries: (), of_keys: (), positions }
 }
 
 /// The bound that [`AttentionShape::dtype`] states, beside the same attention in f32.
@@ -153,23 +167,29 @@ fn one_query_of_each_sequence<D: Attention>(device: &D, case: Case<'_>) {
     let values = case.values::<D::Float>();
     let mut rig = Rig::new(device);
     let [_, k, v] = values.parts.each_ref().map(|part| rig.put(part));
-    let (table, on_sums) = (rig.put(&values.bias), rig.put_u32(&sums));
+    let on_sums = rig.put_u32(&sums);
     for queries in [Queries::First, Queries::Last] {
         let row = |len: u32| if queries == Queries::First { 0 } else { len as usize - 1 };
-        let mut q = Vec::new();
-        for (&len, &start) in case.seq_lens.iter().zip(&sums) {
-            match len {
-                0 => q.extend(vec![0.5; width]),
-                _ => q.extend(&values.parts[0][(start as usize + row(len)) * width..][..width]),
+        let picked = |rows: &[f32], width: usize| {
+            let mut picked = Vec::new();
+            for (&len, &start) in case.seq_lens.iter().zip(&sums) {
+                match len {
+                    0 => picked.extend(vec![0.5; width]),
+                    _ => picked.extend(&rows[(start as usize + row(len)) * width..][..width]),
+                }
             }
-        }
-        let q = rig.put(&q);
+            picked
+        };
+        let q = rig.put(&picked(&values.parts[0], width));
+        let [first, second] = &values.bias;
+        let first = case.bias_width().map_or_else(|| first.clone(), |width| picked(first, width));
+        let tables = [&first, second].map(|table| rig.put(table));
         let out = rig
             .answer(case.seq_lens.len() * width, |d, queue, out| {
                 let shape = AttentionShape { queries, ..case.shape() };
                 let layout = Layout::Packed { cu_seqlens: on_sums.view() };
                 let [k, v] = [&k, &v].map(|part| Columns::all(part.view(), kv_width));
-                let bias = case.bias(table.view());
+                let bias = case.bias(tables.each_ref().map(|table| table.view()));
                 d.attention(queue, shape, layout, Columns::all(q.view(), width), k, v, bias, out)
             })
             .unwrap_or_else(|e| panic!("{queries:?}: {e}"));
@@ -200,10 +220,10 @@ struct Case<'a> {
     seq_lens: &'a [u32],
 }
 
-/// Queries, keys and values on the host, each `[rows, heads · head_dim]`, and the table of the bias.
+/// Queries, keys and values on the host, each `[rows, heads · head_dim]`, and the tables of the bias.
 struct Values {
     parts: [Vec<f32>; 3],
-    bias: Vec<f32>,
+    bias: [Vec<f32>; 2],
 }
 
 impl Case<'_> {
@@ -228,14 +248,27 @@ impl Case<'_> {
         let mut numbers = Numbers::<F>::new(rows + self.num_heads * self.head_dim);
         let parts = self.widths().map(|width| numbers.around(0.0, self.spread, rows * width));
         let bias = match self.bias {
-            Some(RelativeBias::Buckets { num_buckets, .. }) => numbers.values(num_buckets * self.num_heads),
-            Some(RelativeBias::Alibi) | None => Vec::new(),
+            Some(RelativeBias::Buckets { num_buckets, .. }) => {
+                [numbers.values(num_buckets * self.num_heads), Vec::new()]
+            }
+            Some(RelativeBias::Alibi) | None => Default::default(),
+            Some(RelativeBias::Disentangled { positions, .. }) => {
+                [(); 2].map(|()| numbers.values(rows * self.num_heads * positions.count()))
+            }
         };
         Values { parts, bias }
     }
 
-    fn bias<V>(&self, table: V) -> Option<RelativeBias<V>> {
-        self.bias.map(|bias| bias.with_table(|()| table))
+    fn bias<V>(&self, tables: [V; 2]) -> Option<RelativeBias<V>> {
+        self.bias.map(|bias| bias.with_tables(tables))
+    }
+
+    /// Columns of the tables of a bias that has a row for each token.
+    fn bias_width(&self) -> Option<usize> {
+        match self.bias {
+            Some(RelativeBias::Disentangled { positions, .. }) => Some(self.num_heads * positions.count()),
+            _ => None,
+        }
     }
 
     fn check<D: Attention>(&self, device: &D) {
@@ -259,6 +292,10 @@ impl Case<'_> {
         let parts = values.parts.map(|part| {
             spread_apart(&part, widths.next().expect("three parts"), &starts, self.seq_lens, padded_len)
         });
+        let bias = values.bias.map(|table| match self.bias_width() {
+            Some(width) => spread_apart(&table, width, &starts, self.seq_lens, padded_len),
+            None => table,
+        });
         let starts: Vec<usize> = (0..self.seq_lens.len()).map(|b| b * padded_len).collect();
         let on_device = parts.each_ref().map(|part| rig.put(part));
         let [q, k, v] = self.widths();
@@ -266,7 +303,7 @@ impl Case<'_> {
             .map(|(part, width)| Columns::all(part.view(), width));
         let on_lens = rig.put_u32(self.seq_lens);
         let layout = Layout::Padded { seq_lens: on_lens.view(), padded_len };
-        self.compare(&mut rig, layout, &Values { parts, bias: values.bias }, columns, &starts);
+        self.compare(&mut rig, layout, &Values { parts, bias }, columns, &starts);
     }
 
     fn compare<D: Attention>(
@@ -278,10 +315,11 @@ impl Case<'_> {
         starts: &[usize],
     ) {
         let hidden_size = self.num_heads * self.head_dim;
-        let table = rig.put(&values.bias);
+        let tables = values.bias.each_ref().map(|table| rig.put(table));
         let out = rig
             .answer(values.parts[0].len(), |d, queue, out| {
-                d.attention(queue, self.shape(), layout, q, k, v, self.bias(table.view()), out)
+                let bias = self.bias(tables.each_ref().map(|table| table.view()));
+                d.attention(queue, self.shape(), layout, q, k, v, bias, out)
             })
             .unwrap_or_else(|e| panic!("{self:?}: {e}"));
         for (&start, &len) in starts.iter().zip(self.seq_lens) {
@@ -314,7 +352,15 @@ impl Case<'_> {
             None => 0.0,
             Some(RelativeBias::Buckets { num_buckets, max_distance, .. }) => {
                 let bucket = twin::bucket(key as isize - row as isize, num_buckets, max_distance);
-                f64::from(values.bias[bucket * self.num_heads + head])
+                f64::from(values.bias[0][bucket * self.num_heads + head])
+            }
+            Some(RelativeBias::Disentangled { positions, .. }) => {
+                let position = twin::position(key as isize - row as isize, positions);
+                let score = |table: &[f32], row: usize| {
+                    let first = ((sequence.start + row) * self.num_heads + head) * positions.count();
+                    f64::from(table[first + position])
+                };
+                score(&values.bias[0], row) + score(&values.bias[1], key)
             }
             Some(RelativeBias::Alibi) => -twin::slope(head, self.num_heads) * key.abs_diff(row) as f64,
         };

@@ -87,11 +87,12 @@ fn with_bias<F: Float, T>(
     bias: Option<RelativeBias<&[F]>>,
     work: impl FnOnce(Option<RelativeBias<&[f32]>>) -> T,
 ) -> T {
-    let table = match bias {
-        Some(RelativeBias::Buckets { table, .. }) => widen(table),
-        Some(RelativeBias::Alibi) | None => Vec::new(),
+    let tables = match bias {
+        Some(RelativeBias::Buckets { table, .. }) => [widen(table), Vec::new()],
+        Some(RelativeBias::Disentangled { of_queries, of_keys, .. }) => [of_queries, of_keys].map(widen),
+        Some(RelativeBias::Alibi) | None => Default::default(),
     };
-    work(bias.map(|bias| bias.with_table(|_| &table[..])))
+    work(bias.map(|bias| bias.with_tables(tables.each_ref().map(|table| &table[..]))))
 }
 
 impl<F: Float> Device for Rounded<F> {

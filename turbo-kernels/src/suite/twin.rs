@@ -1,6 +1,6 @@
 //! The textbook in `f64`: one loop per index, nothing clever.
 
-use crate::{Activation, AttentionMask, DType};
+use crate::{Activation, AttentionMask, DType, PositionBuckets};
 
 /// A sum of products and the sum of their magnitudes, which bounds the error of any order of adding.
 #[derive(Clone, Copy, Default)]
@@ -165,6 +165,21 @@ pub(super) fn bucket(distance: isize, num_buckets: usize, max_distance: usize) -
     let part = (distance as f64 / exact as f64).ln() / (max_distance as f64 / exact as f64).ln();
     let beyond = (part * (of_side - exact) as f64 + 1e-6).floor() as usize;
     side + (exact + beyond).min(of_side - 1)
+}
+
+/// The place of a relative position: distances up to half of the span, and beyond that steps of the logarithm, which are
+/// rounded up; the hair taken off leaves whole logarithms where they are.
+pub(super) fn position(distance: isize, PositionBuckets { span, max_distance }: PositionBuckets) -> usize {
+    let (half, far) = ((span / 2) as f64, distance.unsigned_abs() as f64);
+    let steps = match max_distance {
+        Some(most) if far > half => {
+            let part = (far / half).ln() / ((most as f64 - 1.0) / half).ln();
+            half + (part * (half - 1.0) - 1e-6).ceil()
+        }
+        _ => far,
+    };
+    let signed = if distance > 0 { -steps } else { steps };
+    (signed + span as f64).clamp(0.0, 2.0 * span as f64 - 1.0) as usize
 }
 
 /// Layer norm of one row, without gain and offset.

@@ -97,7 +97,7 @@ impl<'a, F: Float> Batch<'a, F> {
             columns.check_values(NAME, argument, rows as usize, width, columns.rows.len())?;
         }
         if let Some(bias) = bias {
-            bias.check(NAME, num_heads)?;
+            bias.check(NAME, num_heads, [query_rows, rows as usize])?;
         }
         Ok(Self { shape, sequences, padded_len, rows, q, k, v, bias, out })
     }
@@ -115,6 +115,7 @@ impl<'a, F: Float> Batch<'a, F> {
                 Queries::First | Queries::Last => 1,
             },
             biased: self.bias.is_some(),
+            by_distance: !matches!(self.bias, Some(RelativeBias::Disentangled { .. })),
             wide: is_wide::<F>(num_heads * head_dim, [self.out.address()])
                 && [self.q, self.k, self.v].iter().all(columns_are_wide),
         }
@@ -155,7 +156,7 @@ impl<'a, F: Float> Batch<'a, F> {
             Queries::Last => 2,
         };
         let (before, after) = reach(mask);
-        let BiasArguments { kind, table, num_buckets, max_distance } = BiasArguments::of(bias);
+        let BiasArguments { kind, table, of_keys, num_buckets, max_distance } = BiasArguments::of(bias);
         let arguments = (
             q.rows,
             k.rows,
@@ -180,6 +181,7 @@ impl<'a, F: Float> Batch<'a, F> {
             (f64::from(scale) * LOG2_E) as f32,
             kind,
             table,
+            of_keys,
             num_buckets,
             max_distance,
         );

@@ -124,7 +124,7 @@ impl Case {
         }
         let table = match self.bias {
             Some(RelativeBias::Buckets { num_buckets, .. }) => (0..num_buckets * HEADS).map(number).collect(),
-            Some(RelativeBias::Alibi) | None => Vec::new(),
+            Some(RelativeBias::Alibi | RelativeBias::Disentangled { .. }) | None => Vec::new(),
         };
         Values { q, kv, table }
     }
@@ -167,8 +167,8 @@ impl Case {
         [Columns::all(q, HEADS * self.head_dim), part(0), part(self.head_dim)]
     }
 
-    fn bias<V>(&self, table: V) -> Option<RelativeBias<V>> {
-        self.bias.map(|bias| bias.with_table(|()| table))
+    fn bias<V: Copy>(&self, table: V) -> Option<RelativeBias<V>> {
+        self.bias.map(|bias| bias.with_tables([table; 2]))
     }
 
     /// Rows of the result that are tokens, and each with the number of its sequence and its position in it.

@@ -72,6 +72,8 @@ pub(super) struct Work {
     pub(super) queries: usize,
     /// Whether scores have biases.
     pub(super) biased: bool,
+    /// Whether a bias is one of a distance, or none: that of a query and a key is added by `attention.cu` alone.
+    pub(super) by_distance: bool,
     /// Whether all rows, and the columns in them, begin at multiples of 16 bytes.
     pub(super) wide: bool,
 }
@@ -138,7 +140,11 @@ impl Variant {
             Variant::General { .. } => true,
             Variant::Mma { head_dim, .. } | Variant::Wgmma { head_dim, .. } => {
                 let has_type = matches!(work.float, FloatType::F16 | FloatType::Bf16);
-                has_type && work.wide && work.head_dim == head_dim && [32, 64, 128].contains(&head_dim)
+                has_type
+                    && work.wide
+                    && work.by_distance
+                    && work.head_dim == head_dim
+                    && [32, 64, 128].contains(&head_dim)
             }
         }
     }
@@ -239,6 +245,7 @@ mod tests {
         sequences: 32,
         queries: 512,
         biased: false,
+        by_distance: true,
         wide: true,
     };
 

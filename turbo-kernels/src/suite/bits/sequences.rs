@@ -118,7 +118,7 @@ fn attentions<D: EncoderKernels<Float = f32>>(rig: &mut Rig<'_, D>) -> Vec<(&'st
         answers.push(each_sequence(rig, task, |d, queue, layout, x, out| {
             let [q, k, v] =
                 [0, q_width, q_width + kv_width].map(|first| Columns { rows: x, first, row_stride });
-            let bias = bias.map(|bias| bias.with_table(|()| table.view()));
+            let bias = bias.map(|bias| bias.with_tables([table.view(); 2]));
             d.attention(queue, shape, layout, q, k, v, bias, out)
         }));
     }
