@@ -1,6 +1,6 @@
 //! The builder with which a model is drawn.
 
-use turbo_kernels::{Activation, AttentionMask, Pooling, matmul::Rhs};
+use turbo_kernels::{Activation, AttentionMask, Pooling, PositionBuckets, matmul::Rhs};
 
 use crate::{
     GraphError,
@@ -246,6 +246,36 @@ impl GraphBuilder {
     /// [`GraphError::Shape`].
     pub fn add_alibi(&mut self, scores: ValueId) -> Result<ValueId, GraphError> {
         self.node(Op::AddRelativeBias(DistanceBias::Alibi), &[scores])
+    }
+
+    /// What each head of a row per token scores with each relative position, of which `table` has a row `[num_heads ·
+    /// head_dim]` each: `[batch_size, padded_len, num_heads · positions]`, for [`GraphBuilder::add_disentangled`].
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn position_scores(
+        &mut self,
+        x: ValueId,
+        heads: HeadColumns,
+        table: ValueId,
+        positions: PositionBuckets,
+    ) -> Result<ValueId, GraphError> {
+        self.node(Op::PositionScores { heads, positions }, &[x, table])
+    }
+
+    /// `[batch_size, num_heads, padded_len, padded_len]` of scores, plus what query and key score with the position that
+    /// their distance chooses: disentangled attention (DeBERTa). Both are [`GraphBuilder::position_scores`].
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn add_disentangled(
+        &mut self,
+        scores: ValueId,
+        [of_queries, of_keys]: [ValueId; 2],
+        positions: PositionBuckets,
+    ) -> Result<ValueId, GraphError> {
+        let bias = DistanceBias::Disentangled(positions);
+        self.node(Op::AddRelativeBias(bias), &[scores, of_queries, of_keys])
     }
 
     /// `[batch_size, num_heads, rows, padded_len]` of scores: −∞ where the key is padding, or where `mask` hides it from

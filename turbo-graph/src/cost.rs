@@ -75,6 +75,10 @@ impl Graph {
             Op::Attention { queries, q, mask, .. } => {
                 q.num_heads as u64 * self.score_count(node, queries, mask, extents) * 4 * q.head_dim as u64
             }
+            Op::PositionScores { heads, positions } => {
+                let met = positions.within(extents.padded_len).len();
+                2 * self.product_rows(node, extents) * (met * heads.width()) as u64
+            }
             _ => {
                 let weights = self.factors(node).map(|matrix| self.matrix(matrix).iter().product::<usize>());
                 2 * self.product_rows(node, extents) * weights.sum::<usize>() as u64
@@ -88,6 +92,7 @@ impl Graph {
         let given = |input: usize| u64::from(node.inputs.len() > input);
         match node.op {
             Op::Embed | Op::SplitHeads(_) | Op::MergeHeads | Op::Mask(_) | Op::Select => 0,
+            Op::PositionScores { .. } => 0,
             Op::Pool(Pooling::Cls | Pooling::LastToken) | Op::MatMul | Op::BatchedMatMul { .. } => 0,
             Op::Linear { activation } => out * (given(2) + if activation.is_some() { ACTIVATION } else { 0 }),
             Op::ResidualLinear { bias } => out * (1 + u64::from(bias)),
@@ -207,7 +212,13 @@ impl Graph {
 /// The columns that an operator reads of an input, where it does not read all.
 fn columns_read(op: &Op, input: usize) -> Option<HeadColumns> {
     match (op, input) {
-        (Op::SplitHeads(heads) | Op::Rotary(heads) | Op::HeadRmsNorm { heads, .. }, 0) => Some(*heads),
+        (
+            Op::SplitHeads(heads)
+            | Op::Rotary(heads)
+            | Op::HeadRmsNorm { heads, .. }
+            | Op::PositionScores { heads, .. },
+            0,
+        ) => Some(*heads),
         (Op::BatchedMatMul { a: Heads::Within(heads), .. }, 0)
         | (Op::BatchedMatMul { b: Heads::Within(heads), .. }, 1) => Some(*heads),
         (Op::Attention { q, .. }, 0) => Some(*q),

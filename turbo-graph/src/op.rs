@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use turbo_kernels::{Activation, AttentionMask, Hidden, Pooling, Queries, matmul::Rhs};
+use turbo_kernels::{Activation, AttentionMask, Hidden, Pooling, PositionBuckets, Queries, matmul::Rhs};
 
 /// Which columns of a row hold the heads of queries, keys or values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,15 +45,24 @@ pub enum DistanceBias {
     Buckets(RelativeBuckets),
     /// The distance times a slope that the number of heads gives each head (ALiBi): no input.
     Alibi,
+    /// What query and key score with the position that the distance chooses (DeBERTa), one of [`Op::PositionScores`] of the
+    /// queries and one of the keys, the inputs of the node.
+    Disentangled(PositionBuckets),
 }
 
 impl DistanceBias {
-    /// Its inputs: a table, if there is one.
+    /// Its inputs: tables, or scores with positions.
     pub fn inputs(&self) -> usize {
         match self {
             DistanceBias::Buckets(_) => 1,
             DistanceBias::Alibi => 0,
+            DistanceBias::Disentangled(_) => 2,
         }
+    }
+
+    /// Whether its inputs are constants.
+    pub(crate) fn takes_constants(&self) -> bool {
+        !matches!(self, DistanceBias::Disentangled(_))
     }
 }
 
@@ -188,7 +197,17 @@ pub enum Op {
         /// Where the heads of the result go.
         out: Heads,
     },
-    /// `[scores, table?]`: plus a value per head that depends on how far a key is from its query.
+    /// `[x, table]`: what each head scores with each relative position, `x · tableᵀ` head by head; `table`: `[positions,
+    /// num_heads · head_dim]`, the result `[.., num_heads · positions]`. Positions that no two tokens of a batch are
+    /// apart may be left out: their values mean nothing.
+    PositionScores {
+        /// Where the heads lie.
+        heads: HeadColumns,
+        /// Which positions there are.
+        positions: PositionBuckets,
+    },
+    /// `[scores, table?]`, or `[scores, of queries, of keys]`: plus a value per head that depends on how far a key is from
+    /// its query.
     AddRelativeBias(DistanceBias),
     /// `[scores]`: −∞ for keys of padding, and for those that the mask hides.
     Mask(AttentionMask),
@@ -231,7 +250,7 @@ pub enum Op {
         /// Added to the variance.
         epsilon: f32,
     },
-    /// Fused, `[scores, table?]`: `softmax(mask(scale · scores + relative bias))`.
+    /// Fused, `[scores, ..]` with the inputs of the bias: `softmax(mask(scale · scores + relative bias))`.
     ScaleMaskSoftmax {
         /// Factor on the scores.
         scale: f32,
@@ -240,7 +259,7 @@ pub enum Op {
         /// What is added to scores by distance.
         bias: Option<DistanceBias>,
     },
-    /// Fused, `[q, k, v, table?]`: contexts, heads side by side; scores stay in the kernel. The first three may be one
+    /// Fused, `[q, k, v, ..]` with the inputs of the bias: contexts, heads side by side; scores stay in the kernel. The first three may be one
     /// tensor when every token has a query; else the first has a row per sequence.
     Attention {
         /// Which tokens of a sequence have queries: all, or one, whose context alone is computed.
@@ -286,6 +305,7 @@ impl Op {
             Op::SplitHeads(_) => "split_heads",
             Op::MergeHeads => "merge_heads",
             Op::BatchedMatMul { .. } => "batched_matmul",
+            Op::PositionScores { .. } => "position_scores",
             Op::AddRelativeBias(_) => "add_relative_bias",
             Op::Mask(_) => "mask",
             Op::Softmax => "softmax",
@@ -364,7 +384,9 @@ impl fmt::Display for Op {
                 parts.norm.map_or(Ok(()), |epsilon| write!(f, " ε={epsilon:e}"))
             }
             Op::HeadRmsNorm { heads, epsilon } => write!(f, " {heads} ε={epsilon:e}"),
-            Op::SplitHeads(columns) | Op::Rotary(columns) => write!(f, " {columns}"),
+            Op::SplitHeads(columns) | Op::Rotary(columns) | Op::PositionScores { heads: columns, .. } => {
+                write!(f, " {columns}")
+            }
             Op::BatchedMatMul { rhs, a, b, out } => {
                 f.write_str(if *rhs == Rhs::Transposed { " a·bᵀ" } else { " a·b" })?;
                 for (name, heads) in [("a", a), ("b", b), ("out", out)] {
@@ -433,6 +455,7 @@ impl fmt::Display for DistanceBias {
                 write!(f, "{num_buckets} buckets to {max_distance}")
             }
             DistanceBias::Alibi => f.write_str("alibi"),
+            DistanceBias::Disentangled(positions) => write!(f, "{} positions", positions.count()),
         }
     }
 }

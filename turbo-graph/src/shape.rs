@@ -1,6 +1,6 @@
 //! The shape rule of every operator: from the shapes of its inputs to that of its result.
 
-use turbo_kernels::{AttentionMask, Hidden, Queries, matmul::Rhs};
+use turbo_kernels::{AttentionMask, Hidden, PositionBuckets, Queries, matmul::Rhs};
 
 use crate::{
     GraphError,
@@ -60,6 +60,10 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
             inputs.count(2)?;
             inputs.rotary_table(1, heads.head_dim)?;
             inputs.columns_of_heads(0, *heads)
+        }
+        Op::PositionScores { heads, positions } => {
+            inputs.count(2)?;
+            inputs.position_scores(*heads, *positions)
         }
         Op::SplitHeads(columns) => {
             inputs.count(1)?;
@@ -140,8 +144,10 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
         }
         Op::Attention { queries, q, k, v, bias, .. } => {
             inputs.count(3 + bias.map_or(0, |bias| bias.inputs()))?;
-            let contexts = inputs.attention(*q, *k, *v, *bias)?;
-            inputs.queries(*queries, *q, contexts)
+            let contexts = inputs.attention(*q, *k, *v)?;
+            let rows = inputs.queries(*queries, *q, &contexts)?;
+            bias.map_or(Ok(()), |bias| inputs.bias_inputs(3, bias, q.num_heads, [&rows, &contexts]))?;
+            Ok(rows)
         }
         Op::EmbedSumLayerNorm { lookups, .. } => {
             let gain = 2 * lookups;
@@ -321,6 +327,25 @@ impl Inputs<'_> {
         Ok(self.shapes[input].with_columns(heads.width()))
     }
 
+    /// Rows of heads at the first input, and at the second a row of them for each position.
+    fn position_scores(&self, heads: HeadColumns, positions: PositionBuckets) -> Result<Shape, GraphError> {
+        let rows = match *self.shapes[0].0 {
+            // of the tokens alone that are read
+            [Dim::BatchSize, Dim::Fixed(width)] if heads.width() > 0 && heads.end() <= width => {
+                self.shapes[0].clone()
+            }
+            _ => self.columns_of_heads(0, heads)?,
+        };
+        let PositionBuckets { span, max_distance } = positions;
+        let table = Shape::fixed(&[positions.count(), heads.width()]);
+        let has_steps = max_distance.is_none_or(|most| span > 1 && most > span / 2 + 1);
+        if *self.shapes[1] != table || span == 0 || !has_steps {
+            let expected = format!("{table}, distances with logarithms from {} on, to beyond that", span / 2);
+            return Err(self.wrong(1, &expected));
+        }
+        Ok(rows.with_columns(heads.num_heads.saturating_mul(positions.count())))
+    }
+
     fn rotary_table(&self, input: usize, head_dim: usize) -> Result<(), GraphError> {
         match self.shapes[input].0[..] {
             [Dim::Fixed(_), Dim::Fixed(columns)] if columns == head_dim && columns.is_multiple_of(2) => {
@@ -340,17 +365,44 @@ impl Inputs<'_> {
             _ if places => return Err(self.wrong(0, "[batch_size, num_heads, padded_len, padded_len]")),
             _ => return Err(self.wrong(0, "[batch_size, num_heads, rows, padded_len]")),
         }
-        if let Some((table, bias)) = bias {
-            self.bias_table(table, bias, num_heads)?;
+        if let Some((input, bias)) = bias {
+            let rows = Shape::per_token(&[0]);
+            self.bias_inputs(input, bias, num_heads, [&rows; 2])?;
         }
         Ok(self.shapes[0].clone())
     }
 
-    /// The table at `input`, where the bias has one.
-    fn bias_table(&self, input: usize, bias: DistanceBias, num_heads: usize) -> Result<(), GraphError> {
-        let DistanceBias::Buckets(RelativeBuckets { num_buckets, max_distance }) = bias else {
-            return Ok(());
-        };
+    /// What the bias reads, from `input` on; `rows` are like those of queries and of keys.
+    fn bias_inputs(
+        &self,
+        input: usize,
+        bias: DistanceBias,
+        num_heads: usize,
+        rows: [&Shape; 2],
+    ) -> Result<(), GraphError> {
+        match bias {
+            DistanceBias::Alibi => Ok(()),
+            DistanceBias::Buckets(buckets) => self.bias_table(input, buckets, num_heads),
+            DistanceBias::Disentangled(positions) => {
+                let width = num_heads.saturating_mul(positions.count());
+                (input..).zip(rows).try_for_each(|(input, rows)| {
+                    let expected = rows.with_columns(width);
+                    if *self.shapes[input] == expected {
+                        return Ok(());
+                    }
+                    Err(self
+                        .wrong(input, &format!("scores with {} positions, {expected}", positions.count())))
+                })
+            }
+        }
+    }
+
+    fn bias_table(
+        &self,
+        input: usize,
+        RelativeBuckets { num_buckets, max_distance }: RelativeBuckets,
+        num_heads: usize,
+    ) -> Result<(), GraphError> {
         let expected = Shape::fixed(&[num_buckets, num_heads]);
         if *self.shapes[input] != expected {
             return Err(self.wrong(input, &expected.to_string()));
@@ -363,14 +415,8 @@ impl Inputs<'_> {
         Ok(())
     }
 
-    /// Contexts of queries, keys and values at the first three inputs, and a table of biases after them.
-    fn attention(
-        &self,
-        q: HeadColumns,
-        k: HeadColumns,
-        v: HeadColumns,
-        bias: Option<DistanceBias>,
-    ) -> Result<Shape, GraphError> {
+    /// Contexts of queries, keys and values at the first three inputs.
+    fn attention(&self, q: HeadColumns, k: HeadColumns, v: HeadColumns) -> Result<Shape, GraphError> {
         let keys = self.columns_of_heads(1, k)?;
         for (input, heads) in [(1, k), (2, v)] {
             let own = self.columns_of_heads(input, heads)?;
@@ -381,14 +427,13 @@ impl Inputs<'_> {
                 return Err(self.wrong(input, &format!("rows of heads that fit the queries' {q}")));
             }
         }
-        bias.map_or(Ok(()), |bias| self.bias_table(3, bias, q.num_heads))?;
         Ok(keys.with_columns(q.width()))
     }
 
     /// The contexts of those tokens that ask, of `contexts` of all; the queries have as many rows.
-    fn queries(&self, queries: Queries, q: HeadColumns, contexts: Shape) -> Result<Shape, GraphError> {
+    fn queries(&self, queries: Queries, q: HeadColumns, contexts: &Shape) -> Result<Shape, GraphError> {
         let (rows, expected) = match queries {
-            Queries::All => (contexts, format!("a row per token that holds heads {q}")),
+            Queries::All => (contexts.clone(), format!("a row per token that holds heads {q}")),
             Queries::First | Queries::Last => {
                 let rows = Shape(vec![Dim::BatchSize, Dim::Fixed(q.width())]);
                 (rows, format!("a row per sequence that holds heads {q}"))

@@ -59,8 +59,7 @@ pub(crate) fn takes_constant(op: &Op, index: usize) -> bool {
         | Op::RmsNorm { .. }
         | Op::HeadRmsNorm { .. }
         | Op::Rotary(_)
-        | Op::AddRelativeBias(_)
-        | Op::ScaleMaskSoftmax { .. }
+        | Op::PositionScores { .. }
         | Op::Linear { .. }
         | Op::LinearMaxPool => index > 0,
         Op::ResidualLinear { bias } => index == 1 || (bias && index == 2),
@@ -68,7 +67,9 @@ pub(crate) fn takes_constant(op: &Op, index: usize) -> bool {
         Op::FeedForward(parts) => index > 0 && Some(index) != parts.places().residual,
         Op::ResidualLayerNorm { .. } => index > 1,
         Op::BiasResidualLayerNorm { .. } => index == 1 || index > 2,
-        Op::Attention { .. } => index > 2,
+        Op::AddRelativeBias(bias) => index > 0 && bias.takes_constants(),
+        Op::ScaleMaskSoftmax { bias, .. } => index > 0 && bias.is_some_and(|bias| bias.takes_constants()),
+        Op::Attention { bias, .. } => index > 2 && bias.is_some_and(|bias| bias.takes_constants()),
         Op::EmbedSumLayerNorm { lookups, .. } => index.is_multiple_of(2) || index > 2 * lookups,
         Op::Add
         | Op::Mul

@@ -149,7 +149,7 @@ fn layers_that_take_turns_fold() {
     };
     for (layout, passes) in [(LayoutKind::Packed, passes::ALL), (LayoutKind::Padded, &[])] {
         assert_eq!(folded("ModernBERT", layout, passes), 2);
-        for name in ["Qwen3", "MPNet", "Nomic", "SPLADE", "masked words", "classifier"] {
+        for name in ["Qwen3", "MPNet", "DeBERTa", "Nomic", "SPLADE", "masked words", "classifier"] {
             assert!(folded(name, layout, passes) > 1, "{name}");
         }
     }
@@ -204,6 +204,8 @@ fn the_vector_of_one_token_goes_its_own_way() {
         ("BERT", [Dim::BatchSize, Dim::TotalTokens, Dim::BatchSize, Dim::BatchSize].as_slice()),
         // queries that are turned stay
         ("Nomic", &[Dim::TotalTokens, Dim::BatchSize, Dim::BatchSize]),
+        // so do those that score with positions
+        ("DeBERTa", &[Dim::TotalTokens, Dim::BatchSize, Dim::BatchSize]),
         ("Qwen3", &[Dim::TotalTokens, Dim::BatchSize, Dim::BatchSize]),
     ] {
         assert_eq!(rows_of_products(name, "pooled"), [before, last].concat(), "{name}");

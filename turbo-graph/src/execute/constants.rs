@@ -46,11 +46,12 @@ impl<'a, D: EncoderKernels> Constants<'a, '_, D> {
         Ok(NormWeights { gain: self.plain(first)?, offset: self.optional(first + 1)?, epsilon })
     }
 
-    /// The biases by distance, of the table at `input` where they have one.
+    /// The biases by distance, of the table at `input` where they have one; or of scores with positions, which are computed.
     pub(super) fn relative_bias(
         &self,
         input: usize,
         bias: Option<DistanceBias>,
+        [of_queries, of_keys]: [FloatsOn<'a, D>; 2],
     ) -> Result<Option<RelativeBias<FloatsOn<'a, D>>>, GraphError> {
         Ok(match bias {
             None => None,
@@ -58,6 +59,9 @@ impl<'a, D: EncoderKernels> Constants<'a, '_, D> {
                 Some(RelativeBias::Buckets { table: self.plain(input)?, num_buckets, max_distance })
             }
             Some(DistanceBias::Alibi) => Some(RelativeBias::Alibi),
+            Some(DistanceBias::Disentangled(positions)) => {
+                Some(RelativeBias::Disentangled { of_queries, of_keys, positions })
+            }
         })
     }
 }

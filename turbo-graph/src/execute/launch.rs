@@ -2,10 +2,11 @@
 
 use turbo_alloc::MemoryPlan;
 use turbo_kernels::{
-    AttentionMask, Columns, EncoderKernels, Epilogue, FeedForward, FloatsOn, HeadSizes, Span,
+    AttentionMask, Columns, EncoderKernels, Epilogue, FeedForward, FloatsOn, HeadSizes, PositionBuckets,
+    Span,
     attention::AttentionShape,
     embed::{Lookup, LookupOn},
-    matmul::{MatMulShape, Rhs},
+    matmul::{HeadStrides, MatMulShape, Rhs},
     softmax::ScoreShape,
 };
 
@@ -96,6 +97,11 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
                 };
                 self.attention(node, shape, [q, k, v], bias, out)?;
             }
+            Op::PositionScores { heads, positions } => self.position_scores(node, heads, positions, out)?,
+            Op::AddRelativeBias(bias) => self.add_relative_bias(node, bias, out)?,
+            Op::ScaleMaskSoftmax { scale, mask, bias } => {
+                self.scale_mask_softmax(node, (scale, mask, bias), out)?;
+            }
             _ => self.one_input(node, out)?,
         }
         Ok(())
@@ -138,17 +144,9 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
                     copy.expect("splitting and merging heads is a copy between strides");
                 device.copy_heads(queue, shape, (x, from), (out, to))?;
             }
-            Op::AddRelativeBias(bias) => {
-                let bias = constants.relative_bias(1, Some(bias))?.expect("there is a bias");
-                device.add_relative_bias(queue, scores, x, bias, out)?;
-            }
             Op::Mask(mask) => device.mask(queue, scores, x, inputs.seq_lens(device)?, mask, out)?,
             Op::Softmax => {
                 device.scale_mask_softmax(queue, scores, x, 1.0, None, None, AttentionMask::Full, out)?;
-            }
-            Op::ScaleMaskSoftmax { scale, mask, bias } => {
-                let (bias, seq_lens) = (constants.relative_bias(1, bias)?, Some(inputs.seq_lens(device)?));
-                device.scale_mask_softmax(queue, scores, x, scale, bias, seq_lens, mask, out)?;
             }
             Op::Pool(pooling) => device.pool(queue, pooling, inputs.layout(device)?, x, out)?,
             Op::Select => device.embed(queue, Lookup { table: x, ids: inputs.selected(device)? }, out)?,
@@ -168,6 +166,9 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
             | Op::ResidualLayerNorm { .. }
             | Op::BiasResidualLayerNorm { .. }
             | Op::BatchedMatMul { .. }
+            | Op::PositionScores { .. }
+            | Op::AddRelativeBias(_)
+            | Op::ScaleMaskSoftmax { .. }
             | Op::Attention { .. } => unreachable!("{} does not read one computed value", node.op.name()),
         }
         Ok(())
@@ -273,14 +274,85 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         bias: Option<DistanceBias>,
         out: Span,
     ) -> Result<(), GraphError> {
-        let bias = self.constants(node).relative_bias(3, bias)?;
+        let constants = Constants { device: self.device, weights: self.weights, node };
         let layout = self.inputs.layout(self.device)?;
         let strides = [0, 1, 2].map(|input| self.columns(node.inputs[input]));
-        let reads = self.spans::<3>(node);
-        let ([q, k, v], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
+        let ([q, k, v], of_bias) = (self.spans(node), self.spans_of_bias(node, 3, bias));
+        let reads = [q, k, v, of_bias[0], of_bias[1]];
+        let ([q, k, v, of_queries, of_keys], [out]) =
+            self.device.views(&mut self.memory.blocks, reads, [out])?;
+        let bias = constants.relative_bias(3, bias, [of_queries, of_keys])?;
         let columns = |i: usize, rows| Columns { rows, first: heads[i].first, row_stride: strides[i] };
         let (q, k, v) = (columns(0, q), columns(1, k), columns(2, v));
         Ok(self.device.attention(self.queue, shape, layout, q, k, v, bias, out)?)
+    }
+
+    /// Of the positions that two tokens of the batch may be apart; the others stay as they are.
+    fn position_scores(
+        &mut self,
+        node: &Node,
+        heads: HeadColumns,
+        positions: PositionBuckets,
+        out: Span,
+    ) -> Result<(), GraphError> {
+        let table = self.constants(node).plain(1)?;
+        let HeadColumns { first, num_heads, head_dim } = heads;
+        let (columns, count) = (self.columns(node.inputs[0]), positions.count());
+        let met = positions.within(self.extents.padded_len);
+        // a GPU multiplies faster what begins at multiples of 16 bytes
+        let met = met.start / 8 * 8..met.end.next_multiple_of(8).min(count);
+        let rows = self.program.value(node.output).shape.elements(&self.extents) / (num_heads * count);
+        let shape = MatMulShape {
+            batch_size: 1,
+            num_heads,
+            num_kv_heads: num_heads,
+            m: rows,
+            n: met.len(),
+            k: head_dim,
+        };
+        let strides =
+            |first, head_stride, row_stride| HeadStrides { first, batch_stride: 0, head_stride, row_stride };
+        let a = strides(first, head_dim, columns);
+        let b = strides(met.start * heads.width(), head_dim, heads.width());
+        let to = strides(met.start, count, num_heads * count);
+        let reads = self.spans::<1>(node);
+        let ([x], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
+        Ok(self.device.batched_matmul(self.queue, shape, (x, a), (table, b, Rhs::Transposed), (out, to))?)
+    }
+
+    fn add_relative_bias(&mut self, node: &Node, bias: DistanceBias, out: Span) -> Result<(), GraphError> {
+        let constants = Constants { device: self.device, weights: self.weights, node };
+        let (shape, [x]) = (self.score_shape(node), self.spans(node));
+        let [of_queries, of_keys] = self.spans_of_bias(node, 1, Some(bias));
+        let ([x, of_queries, of_keys], [out]) =
+            self.device.views(&mut self.memory.blocks, [x, of_queries, of_keys], [out])?;
+        let bias = constants.relative_bias(1, Some(bias), [of_queries, of_keys])?.expect("there is a bias");
+        Ok(self.device.add_relative_bias(self.queue, shape, x, bias, out)?)
+    }
+
+    fn scale_mask_softmax(
+        &mut self,
+        node: &Node,
+        (scale, mask, bias): (f32, AttentionMask, Option<DistanceBias>),
+        out: Span,
+    ) -> Result<(), GraphError> {
+        let constants = Constants { device: self.device, weights: self.weights, node };
+        let (shape, [x]) = (self.score_shape(node), self.spans(node));
+        let seq_lens = Some(self.inputs.seq_lens(self.device)?);
+        let [of_queries, of_keys] = self.spans_of_bias(node, 1, bias);
+        let ([x, of_queries, of_keys], [out]) =
+            self.device.views(&mut self.memory.blocks, [x, of_queries, of_keys], [out])?;
+        let bias = constants.relative_bias(1, bias, [of_queries, of_keys])?;
+        Ok(self.device.scale_mask_softmax(self.queue, shape, x, scale, bias, seq_lens, mask, out)?)
+    }
+
+    /// What is computed of a bias whose inputs begin at `first`; what a node reads anyway, where nothing is.
+    fn spans_of_bias(&self, node: &Node, first: usize, bias: Option<DistanceBias>) -> [Span; 2] {
+        let inputs = match bias {
+            Some(DistanceBias::Disentangled(_)) => [first, first + 1],
+            _ => [0; 2],
+        };
+        inputs.map(|input| self.span(node.inputs[input]))
     }
 
     fn score_shape(&self, node: &Node) -> ScoreShape {

@@ -37,12 +37,14 @@ impl<D: Device> Recordings<D> {
         Recordings { known: HashMap::new() }
     }
 
-    /// The sizes that a batch runs with, if it is one that is noted: `bucket` is what it is planned for.
+    /// The sizes that a batch runs with, if it is one that is noted: `bucket` is what it is planned for. One of its
+    /// sequences may have all its rows.
     pub(super) fn fixed(device: &D, layout: LayoutKind, bucket: Capacity, batch: Extents) -> Option<Extents> {
         let is_small = bucket.total_tokens <= MOST_ROWS && batch.selected_rows == 0;
         (device.records() && layout == LayoutKind::Packed && is_small).then_some(Extents {
             batch_size: bucket.batch_size,
             total_tokens: bucket.total_tokens,
+            padded_len: bucket.total_tokens,
             ..batch
         })
     }

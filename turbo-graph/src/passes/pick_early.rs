@@ -11,7 +11,7 @@ use super::split_queries;
 
 use crate::{
     graph::{Graph, Node, Storage, ValueId},
-    op::Op,
+    op::{DistanceBias, Op},
     verify::takes_constant,
 };
 
@@ -37,10 +37,17 @@ fn pick_queries(graph: &mut Graph) -> bool {
     if let Op::Attention { queries, .. } = &mut node.op {
         *queries = asking;
     }
-    let all = node.inputs[0];
+    // what queries score with positions has their rows
+    let of_queries = match node.op {
+        Op::Attention { bias: Some(DistanceBias::Disentangled(_)), .. } => Some(3),
+        _ => None,
+    };
     super::remove(graph, &[pick]);
-    let picked = pick_before(graph, &mut attention, op, all, output);
-    graph.nodes[attention].inputs[0] = picked;
+    for input in [0].into_iter().chain(of_queries) {
+        let all = graph.nodes[attention].inputs[input];
+        let picked = pick_before(graph, &mut attention, op, all, output);
+        graph.nodes[attention].inputs[input] = picked;
+    }
     true
 }
 
@@ -100,6 +107,7 @@ pub(super) fn is_row_by_row(op: &Op) -> bool {
         | Op::Gate(_)
         | Op::LayerNorm { .. }
         | Op::RmsNorm { .. }
+        | Op::PositionScores { .. }
         | Op::Linear { .. }
         | Op::ResidualLinear { .. }
         | Op::LinearLayerNorm { .. }

@@ -89,9 +89,10 @@ fn stack(graph: &mut Graph, parts: &[ValueId]) -> ValueId {
 /// The columns that `op` reads of its first input, when it can read them from a wider tensor as well.
 fn columns_read(op: &mut Op) -> Option<&mut HeadColumns> {
     match op {
-        Op::SplitHeads(columns) | Op::Rotary(columns) | Op::HeadRmsNorm { heads: columns, .. } => {
-            Some(columns)
-        }
+        Op::SplitHeads(columns)
+        | Op::Rotary(columns)
+        | Op::HeadRmsNorm { heads: columns, .. }
+        | Op::PositionScores { heads: columns, .. } => Some(columns),
         _ => None,
     }
 }

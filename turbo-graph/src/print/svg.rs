@@ -171,6 +171,7 @@ fn colour(op: &Op) -> &'static str {
         | Op::LinearLayerNorm { .. }
         | Op::FeedForward(_)
         | Op::LinearMaxPool
+        | Op::PositionScores { .. }
         | Op::BatchedMatMul { .. } => "#cfe2ff",
         Op::Attention { .. } | Op::Softmax | Op::ScaleMaskSoftmax { .. } => "#d1e7dd",
         Op::LayerNorm { .. }

@@ -1,8 +1,8 @@
 //! Small graphs in the shape of today's encoders, drawn as their papers and reference implementations draw them.
 
 use turbo_graph::{
-    Activation, AttentionMask, Graph, GraphBuilder, GraphError, HeadColumns, Input, Pooling, Positions, Rhs,
-    ValueId,
+    Activation, AttentionMask, Graph, GraphBuilder, GraphError, HeadColumns, Input, Pooling, PositionBuckets,
+    Positions, Rhs, ValueId,
 };
 
 pub(crate) const VOCABULARY: usize = 50;
@@ -19,10 +19,11 @@ type Draw = fn(&mut GraphBuilder) -> Result<(), GraphError>;
 
 /// All of them, by name.
 pub(crate) fn all() -> Vec<(&'static str, Graph)> {
-    let drawn: [(&str, Draw); 8] = [
+    let drawn: [(&str, Draw); 9] = [
         ("ModernBERT", modern_bert),
         ("Qwen3", qwen3),
         ("MPNet", mpnet),
+        ("DeBERTa", deberta),
         ("Nomic", nomic),
         ("SPLADE", splade),
         ("masked words", masked_words),
@@ -94,19 +95,30 @@ fn heads(first: usize, num_heads: usize) -> HeadColumns {
     HeadColumns { first, num_heads, head_dim: HEAD_DIM }
 }
 
-/// `softmax(mask(scale · q·kᵀ + bias)) · v`, heads side by side; `bias` names a table of 8 buckets.
-fn attention(
-    g: &mut GraphBuilder,
-    [q, k, v]: [ValueId; 3],
-    mask: AttentionMask,
-    bias: Option<&str>,
-) -> Drawn {
+/// What is added to scores by distance.
+enum Bias<'a> {
+    None,
+    /// A table of 8 buckets.
+    Table(&'a str),
+    /// What queries and keys score with [`BUCKETS`].
+    Scores([ValueId; 2]),
+}
+
+/// Fewer positions than the distances of most batches here.
+const BUCKETS: PositionBuckets = PositionBuckets { span: 8, max_distance: Some(30) };
+
+/// `softmax(mask(scale · q·kᵀ + bias)) · v`, heads side by side.
+fn attention(g: &mut GraphBuilder, [q, k, v]: [ValueId; 3], mask: AttentionMask, bias: Bias<'_>) -> Drawn {
     let scores = g.batched_matmul(q, k, Rhs::Transposed)?;
     let mut scores = g.scale(scores, (HEAD_DIM as f32).sqrt().recip())?;
-    if let Some(name) = bias {
-        let table = g.weight(name, &[8, HEADS]);
-        scores = g.add_relative_bias(scores, table, 8, 20)?;
-    }
+    scores = match bias {
+        Bias::None => scores,
+        Bias::Table(name) => {
+            let table = g.weight(name, &[8, HEADS]);
+            g.add_relative_bias(scores, table, 8, 20)?
+        }
+        Bias::Scores(of_both) => g.add_disentangled(scores, of_both, BUCKETS)?,
+    };
     let scores = g.mask(scores, mask)?;
     let probabilities = g.softmax(scores)?;
     let context = g.batched_matmul(probabilities, v, Rhs::Normal)?;
@@ -133,7 +145,7 @@ fn modern_bert(g: &mut GraphBuilder) -> Result<(), GraphError> {
             g.split_heads_at(qkv, heads(2 * HIDDEN, HEADS))?,
         ];
         let mask = if is_global { AttentionMask::Full } else { AttentionMask::Window { reach: 3 } };
-        let context = attention(g, qkv, mask, None)?;
+        let context = attention(g, qkv, mask, Bias::None)?;
         let attended = product(g, &format!("{name}.Wo"), context, (HIDDEN, HIDDEN))?;
         let x_attended = g.add(x, attended)?;
         let normed = norm_without_offset(g, &format!("{name}.mlp_norm"), x_attended)?;
@@ -165,7 +177,7 @@ fn qwen3(g: &mut GraphBuilder) -> Result<(), GraphError> {
         let (q, k) = (turned("q", HEADS)?, turned("k", HEADS / 2)?);
         let v = product(g, &name("v_proj"), normed, (HIDDEN, HIDDEN / 2))?;
         let v = g.split_heads(v, HEADS / 2)?;
-        let context = attention(g, [q, k, v], AttentionMask::Causal, None)?;
+        let context = attention(g, [q, k, v], AttentionMask::Causal, Bias::None)?;
         let attended = product(g, &name("o_proj"), context, (HIDDEN, HIDDEN))?;
         let attended = g.add(x, attended)?;
         let normed = rms(g, &name("post_attention_layernorm"), attended)?;
@@ -190,18 +202,45 @@ fn mpnet(g: &mut GraphBuilder) -> Result<(), GraphError> {
     let mut x = norm(g, "embeddings.norm", x)?;
     for layer in 0..3 {
         g.layer(Some(layer));
-        x = post_norm_layer(g, &format!("layer.{layer}"), x, Some("relative_attention_bias"))?;
+        x = post_norm_layer(g, &format!("layer.{layer}"), x, Bias::Table("relative_attention_bias"))?;
     }
     g.layer(None);
     outputs(g, x, Pooling::MeanSqrtLen)
 }
 
-fn post_norm_layer(g: &mut GraphBuilder, name: &str, x: ValueId, bias: Option<&str>) -> Drawn {
+fn post_norm_layer(g: &mut GraphBuilder, name: &str, x: ValueId, bias: Bias<'_>) -> Drawn {
     let [q, k, v] = ["q", "k", "v"].map(|part| {
         let rows = linear(g, &format!("{name}.{part}"), x, (HIDDEN, HIDDEN))?;
         g.split_heads(rows, HEADS)
     });
     let context = attention(g, [q?, k?, v?], AttentionMask::Full, bias)?;
+    behind_attention(g, name, x, context)
+}
+
+/// BERT without positions, whose queries and keys score with those of each other.
+fn deberta(g: &mut GraphBuilder) -> Result<(), GraphError> {
+    let x = words(g)?;
+    let mut x = norm(g, "embeddings.norm", x)?;
+    for layer in 0..3 {
+        g.layer(Some(layer));
+        let name = format!("layer.{layer}");
+        let mut rows = |part: &str| linear(g, &format!("{name}.{part}"), x, (HIDDEN, HIDDEN));
+        let (q, k, v) = (rows("q")?, rows("k")?, rows("v")?);
+        let mut scores = |rows, part: &str| {
+            let table = g.weight(&format!("{name}.{part}"), &[BUCKETS.count(), HIDDEN]);
+            g.position_scores(rows, heads(0, HEADS), table, BUCKETS)
+        };
+        let scores = [scores(q, "positions_of_keys")?, scores(k, "positions_of_queries")?];
+        let qkv = [g.split_heads(q, HEADS)?, g.split_heads(k, HEADS)?, g.split_heads(v, HEADS)?];
+        let context = attention(g, qkv, AttentionMask::Full, Bias::Scores(scores))?;
+        x = behind_attention(g, &name, x, context)?;
+    }
+    g.layer(None);
+    outputs(g, x, Pooling::Cls)
+}
+
+/// The rest of a layer, with its two norms.
+fn behind_attention(g: &mut GraphBuilder, name: &str, x: ValueId, context: ValueId) -> Drawn {
     let attended = linear(g, &format!("{name}.o"), context, (HIDDEN, HIDDEN))?;
     let sum = g.add(attended, x)?;
     let x = norm(g, &format!("{name}.attention_norm"), sum)?;
@@ -230,7 +269,7 @@ fn nomic(g: &mut GraphBuilder) -> Result<(), GraphError> {
         let (q, k) = (turned("q")?, turned("k")?);
         let v = product(g, &name("v"), x, (HIDDEN, HIDDEN))?;
         let v = g.split_heads(v, HEADS)?;
-        let context = attention(g, [q, k, v], AttentionMask::Full, None)?;
+        let context = attention(g, [q, k, v], AttentionMask::Full, Bias::None)?;
         let attended = product(g, &name("out_proj"), context, (HIDDEN, HIDDEN))?;
         let sum = g.add(attended, x)?;
         let attended = norm(g, &name("norm1"), sum)?;
@@ -263,7 +302,7 @@ fn short_bert(g: &mut GraphBuilder) -> Drawn {
     let mut x = norm(g, "embeddings.norm", sum)?;
     for layer in 0..3 {
         g.layer(Some(layer));
-        x = post_norm_layer(g, &format!("layer.{layer}"), x, None)?;
+        x = post_norm_layer(g, &format!("layer.{layer}"), x, Bias::None)?;
     }
     g.layer(None);
     Ok(x)

@@ -4,7 +4,7 @@
 use std::{cell::Cell, collections::BTreeMap};
 
 use turbo_graph::{
-    Activation, Graph, Input, Op, Pooling, Positions, Rhs, WeightSource,
+    Activation, Graph, Input, Op, Pooling, PositionBuckets, Positions, Rhs, WeightSource,
     dim::Dim,
     graph::{Node, Storage},
     op::{DistanceBias, HeadColumns, RelativeBuckets},
@@ -245,6 +245,17 @@ fn compute(node: &Node, inputs: &[&Tensor], sequence: &Sequence<'_>) -> Tensor {
                 (0..x.columns).map(|k| x.at(head, row, k) * factor(k)).sum()
             })
         }
+        Op::PositionScores { heads, positions } => {
+            let (table, count) = (inputs[1], positions.count());
+            Tensor::rows(x.rows, heads.num_heads * count, |row, column| {
+                let (head, position) = (column / count, column % count);
+                let value = |k| {
+                    let at = head * heads.head_dim + k;
+                    x.at(0, row, heads.first + at) * table.at(0, position, at)
+                };
+                (0..heads.head_dim).map(value).sum()
+            })
+        }
         Op::AddRelativeBias(bias) => Tensor::heads(x.heads, x.rows, x.columns, |head, query, key| {
             let distance = key as isize - query as isize;
             let bias = match bias {
@@ -252,6 +263,10 @@ fn compute(node: &Node, inputs: &[&Tensor], sequence: &Sequence<'_>) -> Tensor {
                     inputs[1].at(0, bucket(distance, num_buckets, max_distance), head)
                 }
                 DistanceBias::Alibi => -slopes(x.heads)[head] * distance.unsigned_abs() as f64,
+                DistanceBias::Disentangled(positions) => {
+                    let column = head * positions.count() + position(distance, positions);
+                    inputs[1].at(0, query, column) + inputs[2].at(0, key, column)
+                }
             };
             x.at(head, query, key) + bias
         }),
@@ -288,6 +303,20 @@ fn bucket(distance: isize, num_buckets: usize, max_distance: usize) -> usize {
     let [of_distance, of_most] = [distance, max_distance].map(|d| (d as f64 / quarter as f64).ln());
     let steps = (of_distance / of_most * (half - quarter) as f64 + 1e-6) as usize;
     first + half.min(quarter + steps + 1) - 1
+}
+
+/// The position of a distance, as DeBERTa has it: those before the query above the middle; from half of the span on steps of
+/// the logarithm, rounded up. The hair taken off leaves whole steps where they are.
+fn position(distance: isize, PositionBuckets { span, max_distance }: PositionBuckets) -> usize {
+    let (half, far) = ((span / 2) as f64, distance.unsigned_abs() as f64);
+    let steps = match max_distance {
+        Some(most) if far > half => {
+            half + ((far / half).ln() / ((most as f64 - 1.0) / half).ln() * (half - 1.0) - 1e-6).ceil()
+        }
+        _ => far,
+    };
+    let from_middle = -steps * distance.signum() as f64;
+    (span as f64 + from_middle).clamp(0.0, 2.0 * span as f64 - 1.0) as usize
 }
 
 /// The slopes of linear biases, as their authors compute them: powers of two in equal steps down to 2⁻⁸; where the number of
