@@ -189,6 +189,12 @@ GTE_HEAD = dict(vocab_size=61, hidden_size=16, num_hidden_layers=1, num_attentio
 JINA_CODE = {"AutoConfig": "jinaai/jina-bert-v2-qk-post-norm--configuration_bert.JinaBertConfig"}
 JINA_HEAD = dict(vocab_size=61, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
                  max_position_embeddings=24)
+# as the published models of the third version; positions share buckets from a distance of four on
+DEBERTA = dict(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+               max_position_embeddings=64, position_buckets=8, relative_attention=True, share_att_key=True,
+               norm_rel_ebd="layer_norm", pos_att_type=["p2c", "c2p"], position_biased_input=False, type_vocab_size=0)
+DEBERTA_HEAD = dict(DEBERTA, vocab_size=61, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+                    intermediate_size=24, max_position_embeddings=24)
 GTE = dict(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
            max_position_embeddings=64)
 
@@ -246,6 +252,18 @@ HEADS = {  # fixture: (model class, config class, config arguments, labels); row
                            intermediate_size=40, max_position_embeddings=24, sliding_window=5, attention_bias=True,
                            layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"]),
                       None),
+    "deberta-base": ("DebertaV2Model", "DebertaV2Config", DEBERTA, None),
+    # matrices of positions, which end before the inputs do; positions and types in the embeddings, too
+    "deberta-own": ("DebertaV2Model", "DebertaV2Config",
+                    dict(DEBERTA, share_att_key=False, position_buckets=-1, max_relative_positions=12,
+                         norm_rel_ebd="none", position_biased_input=True, type_vocab_size=2), None),
+    # distances that share the last bucket
+    "deberta-long": ("DebertaV2Model", "DebertaV2Config",
+                     dict(DEBERTA_HEAD, hidden_size=24, num_attention_heads=3, max_position_embeddings=300,
+                          position_buckets=32, max_relative_positions=100), None),
+    **{f"deberta-{head}": (f"DebertaV2For{cls}", "DebertaV2Config", DEBERTA_HEAD, labels) for head, cls, labels in (
+        ("seqcls", "SequenceClassification", 3), ("tokcls", "TokenClassification", 5),
+        ("qa", "QuestionAnswering", None))},
     # not in this version of the library: written out below
     "nomic-base": ("NomicBertModel", "NomicBertConfig", NOMIC, None),
     # what its configuration has where it is silent
@@ -280,7 +298,7 @@ SHARDED = {"bert-sharded": "40KB", "gpt2-sharded": "60KB"}
 # bert-odd has wide rows and a limit of 33 tokens
 FEWER_ROWS = {"bert-odd": (1, 2, 7, 17)}
 LONG_ROWS = {"mpnet-long": (3, 140, 300), "modernbert-long": (70, 129, 400), "qwen3-long": (2, 600),
-             "jina-long": (3, 140, 300)}
+             "jina-long": (3, 140, 300), "deberta-long": (3, 140, 300)}
 # Families that count positions from the ids, past tokens that are padding but not masked.
 PAD_IN_THE_MIDDLE = {"roberta", "xlm-roberta", "camembert", "mpnet"}
 

@@ -6,6 +6,7 @@ use turbo_graph::{Activation, Graph, GraphBuilder, ValueId};
 
 use crate::{
     ModelError,
+    position_table::PositionTable,
     weights::{Derived, Weights},
 };
 
@@ -122,6 +123,25 @@ impl<'a> Drawing<'a> {
         self.weights.check(&name, &[height, inputs])?;
         let part = self.graph.weight(&Derived::Rows(rows.clone()).name(&name), &[rows.len(), inputs]);
         Ok(self.graph.matmul(x, part)?)
+    }
+
+    /// The rows of a table, `[positions, inputs]`, as the published matrix and bias `name` make them, `[positions, outputs]`.
+    pub(crate) fn positions(
+        &mut self,
+        name: &str,
+        (positions, inputs, outputs): (usize, usize, usize),
+        table: &PositionTable,
+    ) -> Result<ValueId, ModelError> {
+        self.weights.check(&table.rows, &[positions, inputs])?;
+        if let Some((norm, _)) = &table.norm {
+            self.weights.check(&format!("{norm}.weight"), &[inputs])?;
+            self.weights.check(&format!("{norm}.bias"), &[inputs])?;
+        }
+        let matrix = format!("{name}.weight");
+        self.weights.check(&matrix, &[outputs, inputs])?;
+        self.weights.check(&format!("{name}.bias"), &[outputs])?;
+        let made = Derived::Positions(table.clone()).name(&matrix);
+        Ok(self.graph.weight(&made, &[positions, outputs]))
     }
 
     /// `x · rowᵀ`: one column by row `row` of a published matrix `[height, inputs]`, less that by row `less`, if there is one.

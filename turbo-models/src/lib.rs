@@ -33,6 +33,7 @@ mod modules;
 mod normalize;
 mod outputs;
 mod packed;
+mod position_table;
 mod rows;
 mod safetensors_file;
 mod task;

@@ -16,6 +16,7 @@ use crate::{
     error::one_line,
     json::{JsonObject, is_there},
     packed::KeyMaker,
+    position_table::PositionTable,
     safetensors_file::{SafetensorsFile, StoredTensor},
 };
 
@@ -110,6 +111,22 @@ impl Weights {
             }
             Derived::Plus(addend) => Ok(changed(self.values(whole, shape)?, |value| value + addend)),
             Derived::Times(factor) => Ok(changed(self.values(whole, shape)?, |value| value * factor)),
+            Derived::Positions(table) => self.positions(whole, &table, shape),
+        }
+    }
+
+    fn positions(
+        &self,
+        matrix: &str,
+        table: &PositionTable,
+        shape: &[usize],
+    ) -> Result<Cow<'_, [f32]>, ModelError> {
+        let (file, tensor) = self.tensor(matrix)?;
+        match (&tensor.shape[..], shape, matrix.strip_suffix(".weight")) {
+            (&[outputs, inputs], &[positions, columns], Some(name)) if outputs == columns => {
+                table.values(self, name, (positions, inputs, outputs)).map(Cow::Owned)
+            }
+            _ => Err(wrong_shape(file, tensor, shape)),
         }
     }
 
@@ -195,6 +212,8 @@ pub(crate) enum Derived {
     Plus(f32),
     /// Every value multiplied by this.
     Times(f32),
+    /// The rows of this table multiplied by a matrix.
+    Positions(PositionTable),
 }
 
 impl Derived {
@@ -205,6 +224,7 @@ impl Derived {
             Self::RowLess(row, less) => format!("{name}[{row}-{less}]"),
             Self::Plus(addend) => format!("{name}[+{addend}]"),
             Self::Times(factor) => format!("{name}[*{factor}]"),
+            Self::Positions(table) => format!("{name}[of {}]", table.name()),
         }
     }
 
@@ -215,6 +235,8 @@ impl Derived {
             Self::Plus(addend.parse().ok()?)
         } else if let Some(factor) = what.strip_prefix('*') {
             Self::Times(factor.parse().ok()?)
+        } else if let Some(table) = what.strip_prefix("of ") {
+            Self::Positions(PositionTable::parse(table)?)
         } else if let Some((start, end)) = what.split_once("..") {
             Self::Rows(start.parse().ok()?..end.parse().ok()?)
         } else {

@@ -17,7 +17,7 @@ use crate::process;
 use crate::workspace::Workspace;
 
 /// What the tests use. The script knows more: models that are not supported yet.
-const FIXTURES: [&str; 99] = [
+const FIXTURES: [&str; 105] = [
     "bert-base",
     "bert-relu",
     "bert-odd",
@@ -62,6 +62,12 @@ const FIXTURES: [&str; 99] = [
     "mpnet-qa",
     "mpnet-mlm",
     "mpnet-long",
+    "deberta-base",
+    "deberta-own",
+    "deberta-long",
+    "deberta-seqcls",
+    "deberta-tokcls",
+    "deberta-qa",
     "modernbert-base",
     "modernbert-seqcls",
     "modernbert-mean",

@@ -1,8 +1,8 @@
 //! Attention as a textbook draws it (Vaswani et al., 2017), with what later models add: masks, heads that share keys and
 //! values (Ainslie et al., 2023), and a bias that depends on the distance (Raffel et al., 2020; Press et
-//! al., 2021).
+//! al., 2021; He et al., 2021).
 
-use turbo_graph::{AttentionMask, HeadColumns, Rhs, ValueId};
+use turbo_graph::{AttentionMask, HeadColumns, PositionBuckets, Rhs, ValueId};
 
 use crate::{
     ModelConfig, ModelError,
@@ -53,6 +53,16 @@ pub(super) enum RelativeBias {
     },
     /// Less by the distance times a slope, which each head has.
     Alibi,
+    /// What the query scores with a row for the position of the key, and the key with another for the same position. Not
+    /// scaled; both tables are `[positions, num_heads · head_dim]`.
+    Disentangled {
+        /// Rows that queries meet.
+        for_queries: ValueId,
+        /// Rows that keys meet.
+        for_keys: ValueId,
+        /// Which position it is.
+        positions: PositionBuckets,
+    },
 }
 
 /// What attends to what.
@@ -82,6 +92,12 @@ impl Attention {
                 graph.add_relative_bias(scores, table, num_buckets, max_distance)?
             }
             Some(RelativeBias::Alibi) => graph.add_alibi(scores)?,
+            Some(RelativeBias::Disentangled { for_queries, for_keys, positions }) => {
+                let mut meet =
+                    |of: HeadRows, table| graph.position_scores(of.rows, of.heads, table, positions);
+                let met = [meet(self.query, for_queries)?, meet(self.key, for_keys)?];
+                graph.add_disentangled(scores, met, positions)?
+            }
         };
         let scores = graph.mask(scores, self.mask)?;
         let weights = graph.softmax(scores)?;

@@ -7,6 +7,7 @@
 mod albert;
 mod attention;
 mod bert;
+mod deberta_v2;
 mod decoder;
 mod dense;
 mod distilbert;
@@ -51,6 +52,7 @@ pub(crate) const ALL: &[Architecture] = &[
     electra::ELECTRA,
     albert::ALBERT,
     mpnet::MPNET,
+    deberta_v2::DEBERTA_V2,
     modernbert::MODERNBERT,
     nomic::NOMIC,
     gte::GTE,

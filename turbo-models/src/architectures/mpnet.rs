@@ -61,6 +61,7 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
             &format!("encoder.layer.{layer}"),
             x,
             Some(bias),
+            None,
         )?;
     }
     Ok(x)

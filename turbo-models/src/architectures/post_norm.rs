@@ -72,10 +72,10 @@ pub(super) fn layer(
     layer: &str,
     x: ValueId,
 ) -> Result<ValueId, ModelError> {
-    biased_layer(drawing, config, names, layer, x, None)
+    biased_layer(drawing, config, names, layer, x, None, None)
 }
 
-/// As [`layer`], with a bias on the scores of attention.
+/// As [`layer`], with a bias on the scores of attention, and a scale of them that is not the usual one.
 pub(super) fn biased_layer(
     drawing: &mut Drawing<'_>,
     config: &ModelConfig,
@@ -83,6 +83,7 @@ pub(super) fn biased_layer(
     layer: &str,
     x: ValueId,
     bias: Option<RelativeBias>,
+    scale: Option<f32>,
 ) -> Result<ValueId, ModelError> {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
     let name = |part: &str| format!("{layer}.{part}");
@@ -93,7 +94,7 @@ pub(super) fn biased_layer(
     };
     let (query, key, value) = (project(names.query)?, project(names.key)?, project(names.value)?);
     let mask = AttentionMask::Full;
-    let context = Attention { query, key, value, mask, bias, scale: None }.draw(drawing)?;
+    let context = Attention { query, key, value, mask, bias, scale }.draw(drawing)?;
     let context = drawing.linear(context, &name(names.context), (hidden, hidden))?;
     let x = normed_sum(drawing, config, &name(names.attention_norm), context, x)?;
 
