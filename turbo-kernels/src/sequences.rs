@@ -96,6 +96,14 @@ impl<'a> Sequences<'a> {
         }
     }
 
+    /// Rows of the longest sequence, padding included.
+    pub(crate) fn most_rows(&self) -> usize {
+        match self {
+            Self::Padded { padded_len, .. } => *padded_len,
+            Self::Packed { .. } => self.max_seq_len(),
+        }
+    }
+
     /// Tokens of the longest sequence.
     pub(crate) fn max_seq_len(&self) -> usize {
         (0..self.len()).map(|b| self.tokens(b).len()).max().unwrap_or(0)

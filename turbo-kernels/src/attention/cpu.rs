@@ -46,9 +46,9 @@ impl Attention for Cpu {
         let num_heads = shape.num_heads;
         let threads = queue.threads();
         let cut = AttentionCut::new(sequences, shape, threads);
-        let max_seq_len = sequences.max_seq_len();
-        let spread = bias.map_or(0, |bias| Biases::values(&bias, num_heads, max_seq_len));
-        let prepare = |spread| bias.map(|bias| Biases::new(&bias, num_heads, max_seq_len, spread));
+        let most_rows = sequences.most_rows();
+        let spread = bias.map_or(0, |bias| Biases::values(&bias, num_heads, most_rows));
+        let prepare = |spread| bias.map(|bias| Biases::new(&bias, num_heads, most_rows, spread));
         let out = SharedMut::new(out);
         let parts = num_heads.div_ceil(cut.heads);
         let scratch = scratch_values(shape.head_dim);

@@ -62,11 +62,11 @@ impl PositionBuckets {
         self.position(most)..self.count().min(self.position(-most).saturating_add(1))
     }
 
-    /// Whether there are such positions.
+    /// Whether distances can have such positions.
     ///
     /// # Errors
-    /// [`KernelError::Size`].
-    pub(crate) fn check(self, kernel: &'static str) -> Result<(), KernelError> {
+    /// [`KernelError::Size`] with the name of `kernel`.
+    pub fn check(self, kernel: &'static str) -> Result<(), KernelError> {
         let size = |argument, expected, got| Err(KernelError::Size { kernel, argument, expected, got });
         let least = if self.max_distance.is_some() { 2 } else { 1 };
         if !(least..=MOST_SPAN).contains(&self.span) {
@@ -92,10 +92,14 @@ pub(crate) struct ByPosition<'a> {
     num_heads: usize,
     /// Positions.
     count: usize,
-    /// That of each distance from query to key, from `-reach` to `reach`: the largest first.
+    /// That of each distance from `reach` keys behind a query to as many before it, so that they do not fall; numbers in the
+    /// bits of f32.
     positions: &'a [f32],
     reach: usize,
 }
+
+/// Lanes behind the last query of a block have distances too.
+const MOST_LANES: usize = 32;
 
 /// Where queries and keys that meet lie.
 #[derive(Clone, Copy)]
@@ -108,9 +112,9 @@ pub(crate) struct Meeting {
 }
 
 impl<'a> ByPosition<'a> {
-    /// Values that [`ByPosition::new`] needs.
-    pub(crate) fn values(max_seq_len: usize) -> usize {
-        2 * max_seq_len + 1
+    /// Values that [`ByPosition::new`] needs for sequences of up to `most_rows` rows, padding included.
+    pub(crate) fn values(most_rows: usize) -> usize {
+        2 * (most_rows + MOST_LANES) + 1
     }
 
     /// Of checked scores; `scratch` has exactly the values it needs.
@@ -121,8 +125,8 @@ impl<'a> ByPosition<'a> {
         scratch: &'a mut [f32],
     ) -> Self {
         let reach = scratch.len() / 2;
-        for (distance, position) in (-(reach as isize)..).zip(scratch.iter_mut()) {
-            *position = buckets.position(distance) as f32;
+        for (distance, position) in (-(reach as isize)..).zip(scratch.iter_mut().rev()) {
+            *position = f32::from_bits(buckets.position(distance) as u32);
         }
         Self { of_queries, of_keys, num_heads, count: buckets.count(), positions: scratch, reach }
     }
@@ -137,20 +141,39 @@ impl<'a> ByPosition<'a> {
         &self.of_keys[(row * self.num_heads + head) * self.count..][..self.count]
     }
 
-    /// The position of a key `distance` tokens behind its query. Beyond the longest sequence there is padding alone.
-    fn position(&self, distance: isize) -> usize {
-        let reach = self.reach as isize;
-        self.positions[(distance.clamp(-reach, reach) + reach) as usize] as usize
+    /// The positions of a key `distance` tokens behind its query, and of the `count - 1` next lower distances.
+    #[inline(always)]
+    fn positions(&self, distance: isize, count: usize) -> Positions<'a> {
+        let first = self.reach.saturating_add_signed(-distance);
+        Positions(&self.positions[first..first + count])
     }
 
     /// The biases of the first query with the keys from the first one on, as many as `out` holds.
     pub(crate) fn write(&self, meeting: Meeting, out: &mut [f32]) {
         let Meeting { head, query: (query_row, query), key: (key_row, key) } = meeting;
         let of_query = self.of_query(query_row, head);
-        for (number, out) in out.iter_mut().enumerate() {
-            let position = self.position((key + number) as isize - query as isize);
+        let Some(last) = out.len().checked_sub(1) else { return };
+        let positions = self.positions((key + last) as isize - query as isize, out.len());
+        for ((number, out), position) in out.iter_mut().enumerate().rev().zip(positions.each()) {
             *out = of_query[position] + self.of_key(key_row + number, head)[position];
         }
+    }
+}
+
+/// Of consecutive distances, at least one.
+struct Positions<'a>(&'a [f32]);
+
+impl Positions<'_> {
+    #[inline(always)]
+    fn each(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().map(|position| position.to_bits() as usize)
+    }
+
+    /// From the first to the last, where every distance has its own.
+    #[inline(always)]
+    fn as_range(&self) -> Option<Range<usize>> {
+        let [first, last] = [0, self.0.len() - 1].map(|at| self.0[at].to_bits() as usize);
+        (last - first == self.0.len() - 1).then_some(first..last + 1)
     }
 }
 
@@ -195,16 +218,16 @@ impl WriteBiases<'_> {
             for (i, of_query) in rows.iter_mut().enumerate() {
                 let query = (first + i).min(self.queries - 1);
                 let scores = self.scores.of_query(row + query, head);
-                let place = |number: usize| {
-                    self.scores.position((last - number) as isize - (position + query) as isize)
-                };
-                let (low, high) = (place(0), place(keys - 1));
+                let positions = self.scores.positions(last as isize - (position + query) as isize, keys);
                 let part = parts.next().expect("a part for each row of a square");
-                *of_query = if high - low == keys - 1 {
-                    &scores[low..=high]
-                } else {
-                    part.iter_mut().enumerate().for_each(|(number, to)| *to = scores[place(number)]);
-                    part
+                *of_query = match positions.as_range() {
+                    Some(range) => &scores[range],
+                    None => {
+                        part.iter_mut()
+                            .zip(positions.each())
+                            .for_each(|(to, position)| *to = scores[position]);
+                        part
+                    }
                 };
             }
             lanes::transpose(s, rows, &mut self.to[first..], self.line);
@@ -217,16 +240,15 @@ impl WriteBiases<'_> {
         let Meeting { head, query: (_, position), key: (row, key) } = self.meeting;
         for (number, to) in (0..self.keys).rev().zip(self.to.chunks_exact_mut(self.line)) {
             let scores = self.scores.of_key(row + number, head);
-            let place =
-                |query: usize| self.scores.position((key + number) as isize - (position + query) as isize);
-            let (low, high) = (place(0), place(self.line - 1));
-            if high - low == self.line - 1 {
-                let scores = scores[low..=high].chunks_exact(S::LANES);
+            let positions = self.scores.positions((key + number) as isize - position as isize, self.line);
+            if let Some(range) = positions.as_range() {
+                let scores = scores[range].chunks_exact(S::LANES);
                 for (to, scores) in to.chunks_exact_mut(S::LANES).zip(scores) {
                     s.store(s.add(s.load(to), s.load(scores)), to);
                 }
             } else {
-                to[..self.queries].iter_mut().enumerate().for_each(|(query, to)| *to += scores[place(query)]);
+                let queries = to[..self.queries].iter_mut().zip(positions.each());
+                queries.for_each(|(to, position)| *to += scores[position]);
             }
         }
     }

@@ -179,11 +179,11 @@ pub(crate) enum Biases<'a> {
 }
 
 impl<'a> Biases<'a> {
-    /// Values that [`Biases::new`] needs.
-    pub(crate) fn values(bias: &RelativeBias<&[f32]>, num_heads: usize, max_seq_len: usize) -> usize {
+    /// Values that [`Biases::new`] needs for sequences of up to `most_rows` rows, padding included.
+    pub(crate) fn values(bias: &RelativeBias<&[f32]>, num_heads: usize, most_rows: usize) -> usize {
         match bias {
-            RelativeBias::Disentangled { .. } => ByPosition::values(max_seq_len),
-            _ => ByDistance::values(bias, num_heads, max_seq_len),
+            RelativeBias::Disentangled { .. } => ByPosition::values(most_rows),
+            _ => ByDistance::values(bias, num_heads, most_rows),
         }
     }
 
@@ -191,14 +191,14 @@ impl<'a> Biases<'a> {
     pub(crate) fn new(
         bias: &RelativeBias<&'a [f32]>,
         num_heads: usize,
-        max_seq_len: usize,
+        most_rows: usize,
         scratch: &'a mut [f32],
     ) -> Self {
         match *bias {
             RelativeBias::Disentangled { of_queries, of_keys, positions } => {
                 Self::ByPosition(ByPosition::new(positions, [of_queries, of_keys], num_heads, scratch))
             }
-            _ => Self::ByDistance(ByDistance::new(bias, max_seq_len, scratch)),
+            _ => Self::ByDistance(ByDistance::new(bias, most_rows, scratch)),
         }
     }
 }

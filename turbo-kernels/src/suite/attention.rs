@@ -566,6 +566,20 @@ fn refuses_wrong_sizes<D: Attention>(device: &D) {
         "attention: k has other rows",
         run(NARROW, [q, Columns::all(x.part(0, 8), 4), v], None, 12),
     );
+    let mut disentangled = |of_queries, of_keys, span, max_distance| {
+        let layout = Layout::Padded { seq_lens: lens.view(), padded_len: 1 };
+        let [of_queries, of_keys] = [of_queries, of_keys].map(|len| table.part(0, len));
+        let positions = PositionBuckets { span, max_distance };
+        let bias = Some(RelativeBias::Disentangled { of_queries, of_keys, positions });
+        rig.answer(12, |d, queue, out| d.attention(queue, NARROW, layout, q, k, v, bias, out))
+    };
+    // three rows of two heads with two positions
+    assert!(disentangled(12, 12, 1, None).is_ok(), "attention: scores with positions fit");
+    refuses_length("attention: scores of queries too short", disentangled(11, 12, 1, None));
+    refuses_length("attention: scores of keys too short", disentangled(12, 11, 1, None));
+    refuses_size("attention: no positions", disentangled(12, 12, 0, None));
+    refuses_size("attention: logarithms of one position", disentangled(12, 12, 1, Some(9)));
+    refuses_size("attention: logarithms to nowhere", disentangled(16, 16, 2, Some(2)));
 }
 
 /// Layouts that contradict themselves or the buffers.

@@ -6,7 +6,7 @@ use super::{
     rig::{Floats, Placed, Rig, compare, refuses_length, refuses_size, rounded},
     twin,
 };
-use crate::{AttentionMask, Float, FloatsOn, RelativeBias, Softmax, softmax::ScoreShape};
+use crate::{AttentionMask, Float, FloatsOn, PositionBuckets, RelativeBias, Softmax, softmax::ScoreShape};
 
 /// Softmax of scores, fused with scale, bias and mask; mask and bias alone.
 ///
@@ -56,6 +56,9 @@ fn every_step<D: Softmax>(device: &D, shape: ScoreShape) {
 
 /// Buckets and greatest distance of the bias.
 const BUCKETS: (usize, usize) = (8, 40);
+
+/// Positions of the disentangled bias, fewer than most rows have keys.
+const POSITIONS: PositionBuckets = PositionBuckets { span: 6, max_distance: Some(50) };
 
 /// What happens to scores.
 #[derive(Clone, Copy, Debug)]
@@ -166,6 +169,48 @@ impl Step<'_> {
         let want: Vec<f32> = scores.iter().enumerate().map(sum).collect();
         assert_eq!(out, want, "add_relative_bias, {self:?}");
         self.check_alibi(device, scores);
+        self.check_disentangled(device, scores);
+    }
+
+    /// With what queries and keys of each sequence score with positions.
+    fn check_disentangled<D: Softmax>(&self, device: &D, scores: &[f32]) {
+        let ScoreShape { batch_size, num_heads, queries, keys } = self.shape;
+        let width = num_heads * POSITIONS.count();
+        let mut numbers = Numbers::<D::Float>::new(7);
+        let tables = [queries, keys].map(|rows| numbers.values(batch_size * rows * width));
+        let bias = |i: usize| {
+            let [sequence, head, query, key] = self.place(i);
+            let column = head * POSITIONS.count() + twin::position(key as isize - query as isize, POSITIONS);
+            let of_query = tables[0][(sequence * queries + query) * width + column];
+            of_query + tables[1][(sequence * keys + key) * width + column]
+        };
+        let mut rig = Rig::new(device);
+        let (on_device, on_tables) = (rig.put(scores), tables.each_ref().map(|table| rig.put(table)));
+        let disentangled = || {
+            let [of_queries, of_keys] = on_tables.each_ref().map(|table| table.view());
+            RelativeBias::Disentangled { of_queries, of_keys, positions: POSITIONS }
+        };
+        let added = rig
+            .answer(scores.len(), |d, q, out| {
+                d.add_relative_bias(q, self.shape, on_device.view(), disentangled(), out)
+            })
+            .unwrap_or_else(|e| panic!("add_relative_bias, disentangled, {self:?}: {e}"));
+        let want: Vec<f32> =
+            scores.iter().enumerate().map(|(i, score)| rounded::<D::Float>(score + bias(i))).collect();
+        assert_eq!(added, want, "add_relative_bias, disentangled, {self:?}");
+        let weights = rig
+            .answer(scores.len(), |d, q, out| {
+                let (bias, mask) = (Some(disentangled()), AttentionMask::Full);
+                d.scale_mask_softmax(q, self.shape, on_device.view(), 1.0, bias, None, mask, out)
+            })
+            .unwrap_or_else(|e| panic!("scale_mask_softmax, disentangled, {self:?}: {e}"));
+        let sums: Vec<f64> =
+            scores.iter().enumerate().map(|(i, score)| f64::from(*score) + f64::from(bias(i))).collect();
+        let most = sums.iter().fold(1.0, |most: f64, sum| most.max(sum.abs()));
+        let want: Vec<f64> = sums.chunks(keys.max(1)).flat_map(twin::softmax).collect();
+        // a rounding of each sum and of the greatest, and one per key of their sum
+        let allowed = ROUNDING * (8.0 * most + 2.0 * keys as f64 + 8.0);
+        compare::<D::Float>(("softmax with positions", self), &weights, &want, |_| allowed);
     }
 
     /// With slopes, which a device may be off by a few units in the last place of f32.
@@ -279,4 +324,15 @@ fn refuses_wrong_lengths<D: Softmax>(device: &D) {
     assert!(biased(8, 8, 16).is_ok(), "add_relative_bias: everything fits");
     refuses_length("add_relative_bias: table too short", biased(7, 8, 16));
     refuses_size("add_relative_bias: too few buckets", biased(2, 2, 16));
+    let positions = PositionBuckets { span: 1, max_distance: None };
+    let mut disentangled = |of_queries, of_keys, positions| {
+        let [of_queries, of_keys] = [of_queries, of_keys].map(|len| table.part(0, len));
+        let bias = RelativeBias::Disentangled { of_queries, of_keys, positions };
+        rig.answer(12, |d, q, out| d.add_relative_bias(q, shape, scores.view(), bias, out))
+    };
+    // rows of two queries and three keys of each sequence
+    refuses_length("add_relative_bias: a row of queries is missing", disentangled(7, 8, positions));
+    refuses_length("add_relative_bias: rows of keys are missing", disentangled(8, 8, positions));
+    let none = PositionBuckets { span: 0, max_distance: None };
+    refuses_size("add_relative_bias: no positions", disentangled(8, 8, none));
 }

@@ -268,6 +268,9 @@ mod tests {
             assert_eq!(kernel(Work { head_dim, float: FloatType::Bf16, ..WORK }), (head_dim, true));
             assert_eq!(kernel(Work { head_dim, float: FloatType::F32, ..WORK }), (head_dim, false));
             assert_eq!(kernel(Work { head_dim, wide: false, ..WORK }), (head_dim, false));
+            let of_pairs = Work { head_dim, biased: true, by_distance: false, ..WORK };
+            assert_eq!(kernel(of_pairs), (head_dim, false));
+            assert_eq!(Variant::of(&of_pairs, &gpu((9, 0))), Variant::General { part: head_dim });
         }
         for (head_dim, part) in [(1, 32), (33, 64), (80, 128), (96, 128), (256, 128)] {
             assert_eq!(kernel(Work { head_dim, ..WORK }), (part, false));
