@@ -141,7 +141,8 @@ fn check_shape(graph: &Graph, node: &Node) -> Result<(), String> {
 mod tests {
     use super::*;
     use crate::{
-        Activation, AttentionMask, GraphBuilder, GraphError, HeadColumns, Input, Pooling, Rhs, ValueId,
+        Activation, AttentionMask, GraphBuilder, GraphError, HeadColumns, Input, Pooling, PositionBuckets,
+        Rhs, ValueId,
     };
 
     /// `scale(embed(table, ids))`, to be broken by a test.
@@ -267,6 +268,12 @@ mod tests {
         let scores = g.batched_matmul(split, split, Rhs::Transposed).unwrap();
         let context = g.batched_matmul(scores, one, Rhs::Normal).unwrap();
         let pooled = g.pool(x, Pooling::Max).unwrap();
+        let (positions, none) = (
+            PositionBuckets { span: 3, max_distance: None },
+            PositionBuckets { span: 0, max_distance: None },
+        );
+        let table = g.weight("positions", &[6, 8]);
+        let met = g.position_scores(x, heads, table, positions).unwrap();
         let row = "[batch_size, padded_len, 9]";
         let cases = [
             (g.gate(x, Activation::Silu), format!("gate: input 0 has shape {row}, expected rows of two halves")),
@@ -314,6 +321,25 @@ mod tests {
                 "add_relative_bias: input 1 has shape [8, 2], expected at least 4 buckets, a quarter of them below \
                  distance 2"
                     .to_owned(),
+            ),
+            (
+                g.position_scores(x, heads, buckets, positions),
+                "position_scores: input 1 has shape [8, 2], expected [6, 8]".to_owned(),
+            ),
+            (
+                g.position_scores(x, HeadColumns { first: 2, ..heads }, table, positions),
+                format!("position_scores: input 0 has shape {row}, expected a row per token that holds heads 2×4@2"),
+            ),
+            (
+                g.position_scores(x, heads, table, none),
+                "position_scores: span is 0, expected from 1 to 8388608".to_owned(),
+            ),
+            (
+                g.add_disentangled(scores, [met, x], positions),
+                format!(
+                    "add_relative_bias: input 2 has shape {row}, expected scores with 6 positions, [batch_size, \
+                     padded_len, 12]"
+                ),
             ),
             (
                 g.select(pooled),

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use turbo_alloc::check;
 use turbo_graph::{
     Activation, AttentionMask, DType, Graph, GraphBuilder, GraphError, HeadColumns, Input, LayoutKind, Pass,
-    Pooling, Program, Rhs, Staging, ValueId, dim::Extents, passes,
+    Pooling, PositionBuckets, Program, Rhs, Staging, ValueId, dim::Extents, passes,
 };
 
 const HIDDEN: usize = 16;
@@ -53,6 +53,15 @@ enum FeedForward {
     BothActive,
 }
 
+/// A bias by distance.
+#[derive(Clone, Copy, Debug)]
+enum RelativeBias {
+    Table,
+    Alibi,
+    /// Where every head has keys of its own; else none.
+    Positions(PositionBuckets),
+}
+
 /// One layer; all layers of an encoder are drawn from one, or from two in turn.
 #[derive(Clone, Copy, Debug)]
 struct Layer {
@@ -69,7 +78,7 @@ struct Layer {
     mask: AttentionMask,
     scale: bool,
     /// By distance: of buckets, or by slopes.
-    relative_bias: Option<bool>,
+    relative_bias: Option<RelativeBias>,
     out_bias: bool,
     feed_forward: FeedForward,
     feed_forward_bias: bool,
@@ -99,7 +108,13 @@ fn layers() -> impl Strategy<Value = Layer> {
     let projections =
         (any::<[bool; 3]>(), any::<bool>(), select(vec![1, 2, 4]), any::<bool>(), any::<Option<bool>>());
     let masks = vec![AttentionMask::Full, AttentionMask::Causal, AttentionMask::Window { reach: 2 }];
-    let scores = (select(masks), any::<bool>(), any::<Option<bool>>(), any::<bool>());
+    let biases = vec![
+        RelativeBias::Table,
+        RelativeBias::Alibi,
+        RelativeBias::Positions(PositionBuckets { span: 5, max_distance: Some(9) }),
+        RelativeBias::Positions(PositionBuckets { span: 4, max_distance: None }),
+    ];
+    let scores = (select(masks), any::<bool>(), prop::option::of(select(biases)), any::<bool>());
     let kinds = vec![
         FeedForward::Plain,
         FeedForward::Halves,
@@ -248,11 +263,20 @@ impl Pencil {
         }
         scores = match layer.relative_bias {
             None => scores,
-            Some(false) => {
+            Some(RelativeBias::Table) => {
                 let table = self.g.weight("relative", &[8, HEADS]);
                 self.g.add_relative_bias(scores, table, 8, 9)?
             }
-            Some(true) => self.g.add_alibi(scores)?,
+            Some(RelativeBias::Alibi) => self.g.add_alibi(scores)?,
+            Some(RelativeBias::Positions(_)) if layer.kv_heads != HEADS => scores,
+            Some(RelativeBias::Positions(positions)) => {
+                let mut met = [scores; 2];
+                for index in 0..2 {
+                    let table = self.weight(&format!("{index}.positions"), &[positions.count(), HIDDEN]);
+                    met[index] = self.g.position_scores(rows[index], places[index], table, positions)?;
+                }
+                self.g.add_disentangled(scores, met, positions)?
+            }
         };
         let scores = self.g.mask(scores, layer.mask)?;
         let probabilities = self.g.softmax(scores)?;

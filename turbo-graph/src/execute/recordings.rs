@@ -376,6 +376,11 @@ mod tests {
         let fixed = |tokens, layout| Recordings::fixed(&Noting::default(), layout, bucket(tokens), batch);
         let sizes = fixed(16, LayoutKind::Packed).map(|extents| (extents.batch_size, extents.total_tokens));
         assert_eq!(sizes, Some((4, 16)));
+        assert_eq!(
+            fixed(16, LayoutKind::Packed).map(|extents| extents.padded_len),
+            Some(16),
+            "of one sequence"
+        );
         assert_eq!(fixed(16, LayoutKind::Padded), None);
         assert_eq!(fixed(MOST_ROWS + 1, LayoutKind::Packed), None);
     }

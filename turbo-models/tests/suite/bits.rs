@@ -114,6 +114,8 @@ fn every_family_and_task() {
     let embedding = |pooling| Task::Embedding { pooling };
     let cases = [
         ("mpnet-base", embedding(Pooling::Max)),
+        ("deberta-own", embedding(Pooling::Cls)),
+        ("deberta-tokcls", Task::TokenClassification),
         ("modernbert-base", embedding(Pooling::Cls)),
         ("nomic-base", embedding(Pooling::Mean)),
         ("gte-base", embedding(Pooling::MeanSqrtLen)),

@@ -114,6 +114,68 @@ fn jina_may_have_no_token_types() {
     assert_eq!(vector, expected);
 }
 
+/// Both spellings of what is scored with positions, and numbers that stand for the default.
+#[test]
+fn deberta_s_configurations_say_one_thing_in_several_ways() {
+    let input = Encoded { input_ids: (0..30).collect(), token_type_ids: Vec::new() };
+    let vector = |fixture: &str, fields: &[(&str, Value)]| {
+        let folder = copy(fixture, fields);
+        open_folder(folder.path()).1.embed_batch(std::slice::from_ref(&input)).unwrap()
+    };
+    let expected = vector("deberta-base", &[]);
+    for (field, value) in [
+        ("pos_att_type", "p2c|c2p".into()),
+        ("pos_att_type", "C2P | p2c".into()),
+        ("max_relative_positions", 64.into()),
+        ("max_relative_positions", Value::Null),
+        ("norm_rel_ebd", "Layer_Norm|none".into()),
+        ("conv_kernel_size", 0.into()),
+        ("embedding_size", 32.into()),
+        ("attention_head_size", 8.into()),
+    ] {
+        assert_eq!(vector("deberta-base", &[(field, value.clone())]), expected, "{field}: {value}");
+    }
+    let other = vector("deberta-base", &[("norm_rel_ebd", "none".into())]);
+    assert_ne!(other, expected, "positions were normed");
+    let other = vector("deberta-base", &[("max_relative_positions", 24.into())]);
+    assert_ne!(other, expected, "where the steps of the logarithm lie");
+    let own = vector("deberta-own", &[]);
+    assert_eq!(vector("deberta-own", &[("position_buckets", Value::Null)]), own);
+}
+
+#[test]
+fn what_deberta_does_not_compute_is_refused() {
+    let refused = |fields: &[(&str, Value)]| {
+        let folder = copy("deberta-base", fields);
+        let opened = Checkpoint::open(folder.path()).and_then(|checkpoint| checkpoint.graph(Pooling::Mean));
+        opened.err().expect("it is refused").to_string().replace(&format!("{}/", folder.path().display()), "")
+    };
+    for (field, value, expected) in [
+        ("relative_attention", false.into(), "relative_attention is \"false\", supported: true"),
+        ("conv_kernel_size", 3.into(), "conv_kernel_size is \"3\", supported: 0"),
+        ("pos_att_type", "c2p".into(), "pos_att_type is \"\\\"c2p\\\"\", supported: p2c|c2p"),
+        ("pos_att_type", Value::Null, "pos_att_type is \"null\", supported: p2c|c2p"),
+        ("embedding_size", 16.into(), "embedding_size is \"16\", supported: 32, the hidden_size"),
+        ("pooler_hidden_size", 16.into(), "pooler_hidden_size is \"16\", supported: 32, the hidden_size"),
+        (
+            "position_buckets",
+            200.into(),
+            "position_buckets: is 200, expected at least 2, and half of them less than 64 positions",
+        ),
+    ] {
+        assert_eq!(refused(&[(field, value)]), format!("config.json: {expected}"));
+    }
+    let error = refused(&[("position_buckets", 16.into())]);
+    assert!(
+        error.ends_with("encoder.rel_embeddings.weight has shape [16, 32], expected [32, 32]"),
+        "{error}"
+    );
+    let error = refused(&[("share_att_key", false.into())]);
+    assert!(error.ends_with("encoder.layer.0.attention.self.pos_key_proj.weight is missing"), "{error}");
+    let error = Checkpoint::open(&data("deberta-base")).unwrap().graph(Task::MaskedLm).err().unwrap();
+    assert!(error.to_string().contains("masked-lm"), "{error}");
+}
+
 /// Counts how often each weight is read.
 struct Counting<'a>(&'a Checkpoint, Mutex<BTreeMap<String, u32>>);
 

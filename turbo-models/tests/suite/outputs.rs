@@ -16,8 +16,17 @@ fn encoder(checkpoint: &Checkpoint, options: EncoderOptions) -> Encoder<Cpu> {
 #[test]
 fn pooled_rows_are_the_same() {
     let poolings = [Pooling::Cls, Pooling::LastToken, Pooling::Mean];
-    let fixtures =
-        ["bert-odd", "mpnet-long", "jina-base", "jina-code", "modernbert-base", "qwen3-base", "gemma3-base"];
+    let fixtures = [
+        "bert-odd",
+        "mpnet-long",
+        "deberta-own",
+        "deberta-long",
+        "jina-base",
+        "jina-code",
+        "modernbert-base",
+        "qwen3-base",
+        "gemma3-base",
+    ];
     for fixture in fixtures {
         let checkpoint = Checkpoint::open(&data(fixture)).unwrap();
         let rows = golden_rows(fixture, checkpoint.config().num_hidden_layers);
@@ -66,6 +75,7 @@ fn pooling_one_token_saves_the_last_feed_forward_of_the_others() {
         "albert-base",
         "bert-base",
         "camembert-base",
+        "deberta-base",
         "distilbert-base",
         "electra-base",
         "gte-base",

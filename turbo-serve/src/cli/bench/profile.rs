@@ -129,6 +129,7 @@ impl Family {
             | Op::FeedForward(_) => Family::Products,
             Op::Attention { .. }
             | Op::BatchedMatMul { .. }
+            | Op::PositionScores { .. }
             | Op::AddRelativeBias(_)
             | Op::Mask(_)
             | Op::Softmax
