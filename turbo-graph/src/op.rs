@@ -455,7 +455,7 @@ impl fmt::Display for DistanceBias {
                 write!(f, "{num_buckets} buckets to {max_distance}")
             }
             DistanceBias::Alibi => f.write_str("alibi"),
-            DistanceBias::Disentangled(positions) => write!(f, "{} positions", positions.count()),
+            DistanceBias::Disentangled(positions) => write!(f, "{} places", positions.count()),
         }
     }
 }

@@ -204,9 +204,7 @@ fn the_vector_of_one_token_goes_its_own_way() {
         ("BERT", [Dim::BatchSize, Dim::TotalTokens, Dim::BatchSize, Dim::BatchSize].as_slice()),
         // queries that are turned stay
         ("Nomic", &[Dim::TotalTokens, Dim::BatchSize, Dim::BatchSize]),
-        // so do those that score with positions
-        ("DeBERTa", &[Dim::TotalTokens, Dim::BatchSize, Dim::BatchSize]),
-        ("Qwen3", &[Dim::TotalTokens, Dim::BatchSize, Dim::BatchSize]),
+        ("DeBERTa", &[Dim::BatchSize, Dim::TotalTokens, Dim::BatchSize, Dim::BatchSize]),
     ] {
         assert_eq!(rows_of_products(name, "pooled"), [before, last].concat(), "{name}");
         let tokens = rows_of_products(name, "tokens");

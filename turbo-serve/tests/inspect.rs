@@ -129,7 +129,7 @@ fn the_padded_layout_has_its_own_graph_and_plan() {
 fn families_and_heads_are_seen() {
     for (model, arguments, expected) in [
         ("mpnet-base", &[][..], &["relative"][..]),
-        ("deberta-base", &[], &["position_scores", "16 positions"]),
+        ("deberta-base", &[], &["position_scores", "16 places"]),
         ("modernbert-base", &[], &["rotary", "attention ±4", "gate"]),
         ("nomic-base", &[], &["rotary", "gate"]),
         ("qwen3-base", &[], &["rms_norm", "causal", "of keys and values", "head_rms_norm"]),

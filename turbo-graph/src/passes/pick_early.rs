@@ -38,17 +38,29 @@ fn pick_queries(graph: &mut Graph) -> bool {
         *queries = asking;
     }
     // what queries score with positions has their rows
-    let of_queries = match node.op {
-        Op::Attention { bias: Some(DistanceBias::Disentangled(_)), .. } => Some(3),
-        _ => None,
-    };
+    let has_scores = matches!(node.op, Op::Attention { bias: Some(DistanceBias::Disentangled(_)), .. });
     super::remove(graph, &[pick]);
-    for input in [0].into_iter().chain(of_queries) {
+    for input in [0].into_iter().chain(has_scores.then_some(3)) {
         let all = graph.nodes[attention].inputs[input];
-        let picked = pick_before(graph, &mut attention, op, all, output);
+        let picked = pick_or_score(graph, &mut attention, op, all, output);
         graph.nodes[attention].inputs[input] = picked;
     }
     true
+}
+
+/// [`pick_before`]; scores with positions are made of the picked rows, whoever else needs those of all.
+fn pick_or_score(graph: &mut Graph, at: &mut usize, op: Op, all: ValueId, like: ValueId) -> ValueId {
+    let producer = graph.producer(all).map(|node| graph.nodes[node].clone());
+    let Some(scores) = producer.filter(|node| matches!(node.op, Op::PositionScores { .. })) else {
+        return pick_before(graph, at, op, all, like);
+    };
+    let picked = pick_before(graph, at, op, scores.inputs[0], like);
+    let columns = graph.value(all).shape.last_fixed().expect("scores are rows of values");
+    let output = graph.add_value(graph.value(like).shape.with_columns(columns), Storage::Activation);
+    let inputs = vec![picked, scores.inputs[1]];
+    graph.nodes.insert(*at, Node { inputs, output, ..scores });
+    *at += 1;
+    output
 }
 
 /// Picks rows before what is computed row by row.

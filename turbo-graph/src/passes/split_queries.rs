@@ -3,17 +3,17 @@
 //! The inverse of merging projections, where rows of the merged product are picked for queries alone:
 //! `pick(x · (q ‖ k ‖ v)ᵀ)` becomes `pick(x · qᵀ)` beside `x · (k ‖ v)ᵀ`. A matrix that was published as one stays one.
 //! An attention for which all tokens ask, of the same queries, keys and values, then has a product of queries of its own,
-//! with the same weights.
+//! with the same weights. What scores with positions finds its heads in the parts, too.
 
 use std::ops::Range;
 
 use crate::{
     graph::{Graph, NamedWeight, Node, Storage, ValueId},
-    op::Op,
+    op::{HeadColumns, Op},
 };
 
 pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
-    let Some(Shared { product, pick, few, all, columns, parts }) =
+    let Some(Shared { product, pick, few, all, scorers, columns, parts }) =
         (0..graph.nodes.len()).find_map(|product| shared(graph, product))
     else {
         return false;
@@ -26,12 +26,18 @@ pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
         others.push(graph.stack([&tensors[..parts.start], &tensors[parts.end..]].concat()));
     }
     let width = graph.value(merged).shape.last_fixed().unwrap_or(0);
+    let asks = |&scorer: &usize| {
+        let node = &graph.nodes[scorer];
+        node.inputs[0] == merged
+            && matches!(node.op, Op::PositionScores { heads, .. } if columns.contains(&heads.first))
+    };
+    let all_ask = all.is_some() || scorers.iter().any(asks);
     let mut rows_of = |width| {
         let shape = graph.value(merged).shape.with_columns(width);
         graph.add_value(shape, Storage::Activation)
     };
     let (of_few, of_others) = (rows_of(columns.len()), rows_of(width - columns.len()));
-    let of_all = all.map(|_| rows_of(columns.len()));
+    let of_all = all_ask.then(|| rows_of(columns.len()));
     let picked = graph.nodes[pick].output;
     graph.values[picked.index()].shape = graph.value(picked).shape.with_columns(columns.len());
     graph.nodes[pick].inputs[0] = of_few;
@@ -45,6 +51,19 @@ pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
             for heads in [k, v] {
                 heads.first -= if heads.first >= columns.end { columns.len() } else { 0 };
             }
+        }
+    }
+    for scorer in scorers {
+        let node = &mut graph.nodes[scorer];
+        let Op::PositionScores { heads, .. } = &mut node.op else { continue };
+        let of_queries = columns.contains(&heads.first);
+        if of_queries {
+            heads.first -= columns.start;
+        } else if heads.first >= columns.end {
+            heads.first -= columns.len();
+        }
+        if node.inputs[0] == merged {
+            node.inputs[0] = if of_queries { of_all.expect("some score of all queries") } else { of_others };
         }
     }
     graph.nodes[product] = Node { op, inputs: others, output: of_others, layer };
@@ -62,6 +81,8 @@ struct Shared {
     few: usize,
     /// One in which all rows ask, of the same columns.
     all: Option<usize>,
+    /// What scores with positions, of all rows or of those picked.
+    scorers: Vec<usize>,
     /// Those of the queries.
     columns: Range<usize>,
     /// Their tensors, among those that the matrix was merged of.
@@ -74,15 +95,17 @@ fn shared(graph: &Graph, product: usize) -> Option<Shared> {
         return None;
     }
     let merged = node.output;
-    if graph.value(merged).storage != Storage::Activation {
+    let is_kept = |value: ValueId| graph.value(value).storage == Storage::Activation;
+    if !is_kept(merged) {
         return None;
     }
-    let mut readers: Vec<usize> =
-        (0..graph.nodes.len()).filter(|&reader| graph.nodes[reader].inputs.contains(&merged)).collect();
+    let (mut scorers, mut readers) = scorers_and_others(graph, merged);
     let picks = |reader: &usize| matches!(graph.nodes[*reader].op, Op::Pool(_));
     let pick = readers.remove(readers.iter().position(picks)?);
     let picked = graph.nodes[pick].output;
-    let few = readers.remove(readers.iter().position(|&reader| graph.only_reader(picked) == Some(reader))?);
+    let (of_picked, asking) = scorers_and_others(graph, picked);
+    let few = asking.first().copied().filter(|_| asking.len() == 1 && is_kept(picked))?;
+    readers.remove(readers.iter().position(|&reader| reader == few)?);
     let (all, []) = (readers.pop(), &readers[..]) else { return None };
 
     let heads = |attention: usize, queries: ValueId| match graph.nodes[attention].op {
@@ -96,13 +119,28 @@ fn shared(graph: &Graph, product: usize) -> Option<Shared> {
         return None;
     }
     let columns = q.first..q.end();
-    let apart = [k, v].iter().all(|heads| heads.end() <= columns.start || heads.first >= columns.end);
+    let is_apart = |heads: HeadColumns| heads.end() <= columns.start || heads.first >= columns.end;
+    let scores = |scorer: &usize| match graph.nodes[*scorer].op {
+        Op::PositionScores { heads, .. } => Some(heads),
+        _ => None,
+    };
+    let apart = is_apart(k)
+        && is_apart(v)
+        && of_picked.iter().filter_map(scores).all(|heads| heads == q)
+        && scorers.iter().filter_map(scores).all(|heads| heads == q || is_apart(heads));
+    scorers.extend(of_picked);
     let parts = parts(tensors(graph, node.inputs[1]), &columns)?;
     let alike = node.inputs[2..].iter().all(|&bias| {
         let rows = |tensors: &[NamedWeight]| tensors.iter().map(|part| part.shape[0]).collect::<Vec<_>>();
         rows(tensors(graph, bias)) == rows(tensors(graph, node.inputs[1]))
     });
-    (apart && alike).then_some(Shared { product, pick, few, all, columns, parts })
+    (apart && alike).then_some(Shared { product, pick, few, all, scorers, columns, parts })
+}
+
+/// The readers of `value` that score with positions, and the others.
+fn scorers_and_others(graph: &Graph, value: ValueId) -> (Vec<usize>, Vec<usize>) {
+    let readers = (0..graph.nodes.len()).filter(|&reader| graph.nodes[reader].inputs.contains(&value));
+    readers.partition(|&reader| matches!(graph.nodes[reader].op, Op::PositionScores { .. }))
 }
 
 /// The tensors that hold just these rows, when there are such and others.

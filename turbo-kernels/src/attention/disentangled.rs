@@ -1,9 +1,9 @@
 //! Disentangled attention (He et al., "DeBERTa", ICLR 2021, section 3.1): beside what a query and a key score with each
 //! other, the query scores with where the key is, and the key with where the query is.
 //!
-//! Both are products with a row for each relative position, and there are few of these. So they are computed for whole
-//! batches before attention begins, and attention picks from them: of the query's scores one for each key, of the key's
-//! scores one for each query. Along a row of keys the place falls by one, or stays, where distances share a position.
+//! Both are products with a row for each relative position, and there are few of these. So they are computed for a whole
+//! batch before attention begins, and attention picks from them: of the query's scores one for each key, of the key's
+//! scores one for each query. Along a row of keys the position falls by one, or stays, where distances share it.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ pub struct PositionBuckets {
     pub max_distance: Option<usize>,
 }
 
-/// f32 holds all whole numbers up to twice this.
+/// f32, in which a GPU's threads tell each other of positions, holds all whole numbers up to twice this.
 const MOST_SPAN: usize = 1 << 23;
 
 impl PositionBuckets {
@@ -223,9 +223,9 @@ impl WriteBiases<'_> {
                 *of_query = match positions.as_range() {
                     Some(range) => &scores[range],
                     None => {
-                        part.iter_mut()
-                            .zip(positions.each())
-                            .for_each(|(to, position)| *to = scores[position]);
+                        for (to, position) in part.iter_mut().zip(positions.each()) {
+                            *to = scores[position];
+                        }
                         part
                     }
                 };
@@ -247,8 +247,9 @@ impl WriteBiases<'_> {
                     s.store(s.add(s.load(to), s.load(scores)), to);
                 }
             } else {
-                let queries = to[..self.queries].iter_mut().zip(positions.each());
-                queries.for_each(|(to, position)| *to += scores[position]);
+                for (to, position) in to[..self.queries].iter_mut().zip(positions.each()) {
+                    *to += scores[position];
+                }
             }
         }
     }

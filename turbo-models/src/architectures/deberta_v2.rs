@@ -44,7 +44,7 @@ pub(super) const DEBERTA_V2: Architecture = Architecture {
     draw,
 };
 
-/// No head of words: the one of published files is not what the library computes by default.
+/// None of words: the library's has changed since files were published, and computes something else from most of them.
 const HEADS: &[Head] = &[
     Head {
         task: Task::SequenceClassification,
