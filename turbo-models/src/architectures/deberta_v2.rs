@@ -44,7 +44,7 @@ pub(super) const DEBERTA_V2: Architecture = Architecture {
     draw,
 };
 
-/// None of words: the library's has changed since files were published, and computes something else from most of them.
+/// None of words: the library computes another one than published files have, unless it is told of them (`legacy`).
 const HEADS: &[Head] = &[
     Head {
         task: Task::SequenceClassification,
