@@ -141,7 +141,7 @@ pub const MAX_LOOKUPS: usize = 3;
 /// An operator. Each has one result; its inputs are listed in order, and those with a question mark may be left out.
 ///
 /// `Mask`, `Rotary`, `ScaleMaskSoftmax`, `Attention`, `Pool` and `LinearMaxPool` also read the lengths of the batch,
-/// `Select` the tokens that it selects.
+/// `PositionScores` the longest of them, `Select` the tokens that it selects.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op {
     /// `[table, ids]`: rows of a table.
@@ -259,8 +259,9 @@ pub enum Op {
         /// What is added to scores by distance.
         bias: Option<DistanceBias>,
     },
-    /// Fused, `[q, k, v, ..]` with the inputs of the bias: contexts, heads side by side; scores stay in the kernel. The first three may be one
-    /// tensor when every token has a query; else the first has a row per sequence.
+    /// Fused, `[q, k, v, ..]` with the inputs of the bias: contexts, heads side by side; scores stay in the kernel. The
+    /// first three may be one tensor when every token has a query; else the first has a row per sequence, and so has what
+    /// its queries score with positions.
     Attention {
         /// Which tokens of a sequence have queries: all, or one, whose context alone is computed.
         queries: Queries,

@@ -125,7 +125,8 @@ impl<'a> Drawing<'a> {
         Ok(self.graph.matmul(x, part)?)
     }
 
-    /// The rows of a table, `[positions, inputs]`, as the published matrix and bias `name` make them, `[positions, outputs]`.
+    /// The rows of a table, `[positions, inputs]`, as the published matrix and bias `name` make them, `[positions,
+    /// outputs]`.
     pub(crate) fn positions(
         &mut self,
         name: &str,

@@ -12,8 +12,8 @@ use turbo_graph::{
 
 use crate::{ModelError, weights::Weights};
 
-/// The rows of a table, which may be normed first, times a published matrix, with its bias: `factor · (norm(rows) · matrixᵀ +
-/// bias)`.
+/// The rows of a table, which may be normed first, times a published matrix, with its bias:
+/// `factor · (norm(rows) · matrixᵀ + bias)`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PositionTable {
     /// The table, `[positions, inputs]`.

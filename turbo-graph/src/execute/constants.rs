@@ -46,7 +46,8 @@ impl<'a, D: EncoderKernels> Constants<'a, '_, D> {
         Ok(NormWeights { gain: self.plain(first)?, offset: self.optional(first + 1)?, epsilon })
     }
 
-    /// The biases by distance, of the table at `input` where they have one; or of scores with positions, which are computed.
+    /// The biases by distance, of the table at `input` where they have one; or of scores with positions, which are
+    /// computed.
     pub(super) fn relative_bias(
         &self,
         input: usize,
