@@ -177,6 +177,11 @@ QWEN2_HEAD = dict(QWEN2, vocab_size=61, hidden_size=16, num_hidden_layers=1, int
 # the window is what inputs end at
 MISTRAL = dict(QWEN2, rope_theta=10000.0, sliding_window=64, max_position_embeddings=512)
 MISTRAL_HEAD = dict(QWEN2_HEAD, head_dim=16, sliding_window=None)
+# in an input of 100 positions the first pair of columns turns 16 times, the second 1.6 times, the others less than once
+LLAMA = dict(QWEN2, rope_theta=10000.0,
+             rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                               original_max_position_embeddings=100))
+LLAMA_HEAD = dict(QWEN2_HEAD, attention_bias=True, rope_scaling=dict(rope_type="linear", factor=4.0))
 GEMMA = dict(vocab_size=97, hidden_size=24, num_hidden_layers=8, num_attention_heads=3, num_key_value_heads=1, head_dim=16,
              intermediate_size=40, max_position_embeddings=64, query_pre_attn_scalar=24, sliding_window=8,
              use_bidirectional_attention=True, pad_token_id=0)
@@ -239,6 +244,8 @@ HEADS = {  # fixture: (model class, config class, config arguments, labels); row
     "qwen2-rerank": ("Qwen2ForSequenceClassification", "Qwen2Config", QWEN2_HEAD, 1),
     "mistral-base": ("MistralModel", "MistralConfig", MISTRAL, None),
     "mistral-rerank": ("MistralForSequenceClassification", "MistralConfig", MISTRAL_HEAD, 1),
+    "llama-base": ("LlamaModel", "LlamaConfig", LLAMA, None),
+    "llama-rerank": ("LlamaForSequenceClassification", "LlamaConfig", LLAMA_HEAD, 1),
     # so do these, in every sixth layer; in the others, and in the second fixture in all but two listed ones, a window
     "gemma3-base": ("Gemma3TextModel", "Gemma3TextConfig", GEMMA, None),
     "gemma3-listed": ("Gemma3TextModel", "Gemma3TextConfig",
@@ -517,6 +524,7 @@ def in_float64():
     torch.nn.functional.softmax = wide_softmax
     for norm, least in ((models.qwen3.modeling_qwen3.Qwen3RMSNorm, 0.0), (models.qwen2.modeling_qwen2.Qwen2RMSNorm, 0.0),
                         (models.mistral.modeling_mistral.MistralRMSNorm, 0.0),
+                        (models.llama.modeling_llama.LlamaRMSNorm, 0.0),
                         (models.gemma3.modeling_gemma3.Gemma3RMSNorm, 1.0)):
         norm.forward = wide_norm(norm.forward, least)
 

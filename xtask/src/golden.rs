@@ -17,7 +17,7 @@ use crate::process;
 use crate::workspace::Workspace;
 
 /// What the tests use. The script knows more: models that are not supported yet.
-const FIXTURES: [&str; 99] = [
+const FIXTURES: [&str; 101] = [
     "bert-base",
     "bert-relu",
     "bert-odd",
@@ -80,6 +80,8 @@ const FIXTURES: [&str; 99] = [
     "qwen2-rerank",
     "mistral-base",
     "mistral-rerank",
+    "llama-base",
+    "llama-rerank",
     "gemma3-base",
     "gemma3-listed",
     "nomic-base",

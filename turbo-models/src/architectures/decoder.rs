@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     ModelConfig, ModelError, Task,
-    config_fields::{ConfigFields, HeadDim, Setting},
+    config_fields::{ConfigFields, HeadDim, KeyValueHeads, Setting},
     drawing::{Bias, Drawing, Gain},
 };
 
@@ -25,7 +25,7 @@ pub(super) const FIELDS: ConfigFields = ConfigFields {
     hidden_size: Setting::Field("hidden_size", 4096),
     num_hidden_layers: Setting::Field("num_hidden_layers", 32),
     num_attention_heads: Setting::Field("num_attention_heads", 32),
-    num_key_value_heads: Some(Setting::Field("num_key_value_heads", 32)),
+    num_key_value_heads: KeyValueHeads::Own(Setting::Field("num_key_value_heads", 32)),
     head_dim: HeadDim::SharedUnless("head_dim"),
     hidden_act: Setting::Field("hidden_act", "silu"),
     type_vocab_size: None,
@@ -61,9 +61,7 @@ pub(super) fn draw(
     config: &ModelConfig,
     projections: Projections,
 ) -> Result<ValueId, ModelError> {
-    rotary::refuse_scaling(config)?;
-    let theta = rotary::theta(config, rotary::Layers::All, THETA)?;
-    let table = rotary::table(drawing, config, theta, 1.0)?;
+    let table = rotary::stretched_table(drawing, config, THETA)?;
     let attention = SelfAttention { projections, table, mask: mask(config)?, scale: None };
     let (hidden, epsilon) = (config.hidden_size, config.layer_norm_eps);
     let norm =

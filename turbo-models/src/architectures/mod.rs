@@ -16,6 +16,7 @@ mod global_layers;
 mod gte;
 mod heads;
 mod jina_bert;
+mod llama;
 mod logit_score;
 mod mistral;
 mod modernbert;
@@ -56,6 +57,7 @@ pub(crate) const ALL: &[Architecture] = &[
     gte::GTE,
     qwen3::QWEN3,
     qwen2::QWEN2,
+    llama::LLAMA,
     mistral::MISTRAL,
     gemma3::GEMMA3,
 ];

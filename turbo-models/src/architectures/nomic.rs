@@ -59,7 +59,7 @@ pub(super) const NOMIC: Architecture = Architecture {
 fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
     let hidden = config.hidden_size;
     let theta = rotary::theta(config, rotary::Layers::All, THETA)?;
-    let table = rotary::table(drawing, config, theta, 1.0)?;
+    let table = rotary::table(drawing, config, theta, rotary::Stretch::None)?;
     let ids = drawing.graph.input(Input::InputIds);
     let x = drawing.embed("embeddings.word_embeddings", (config.vocab_size, hidden), ids)?;
     let ids = drawing.graph.input(Input::TokenTypeIds);

@@ -121,6 +121,7 @@ fn every_family_and_task() {
         ("jina-code", embedding(Pooling::Cls)),
         ("qwen3-wide", embedding(Pooling::LastToken)),
         ("qwen2-full", embedding(Pooling::LastToken)),
+        ("llama-base", embedding(Pooling::LastToken)),
         ("gemma3-base", embedding(Pooling::Mean)),
         ("modernbert-mean", Task::SequenceClassification),
         ("electra-tokcls", Task::TokenClassification),

@@ -415,7 +415,8 @@ proptest! {
         damages in prop::collection::vec(damage(), 1..4),
         family in prop::sample::select(vec![
             "albert-groups", "distilbert-seqcls", "electra-mlm", "mpnet-mlm", "modernbert-mean", "nomic-base",
-            "gte-rerank", "qwen3-wide", "qwen2-full", "mistral-rerank", "gemma3-listed", "jina-code",
+            "gte-rerank", "qwen3-wide", "qwen2-full", "mistral-rerank", "llama-base", "gemma3-listed",
+            "jina-code",
         ]),
     ) {
         let sound = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(family);

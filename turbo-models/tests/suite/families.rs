@@ -193,7 +193,7 @@ fn a_decoder_of_its_own_code_that_does_not_say_whether_it_is_causal_is_told_of()
     let [own, other] = ["AutoModel", "AutoModelForCausalLM"].map(code);
     let told = "config.json: is_causal is not given, the model's own code may let tokens see those behind them; \
         computed as causal";
-    for fixture in ["qwen2-base", "qwen3-base"] {
+    for fixture in ["qwen2-base", "qwen3-base", "llama-base"] {
         assert_eq!(warnings(fixture, &[]), [""; 0], "{fixture}");
         assert_eq!(warnings(fixture, std::slice::from_ref(&other)), [""; 0], "{fixture}");
         for silent in [vec![], vec![("is_causal", Value::Null)]] {

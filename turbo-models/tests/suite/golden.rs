@@ -365,6 +365,7 @@ fixtures! {
         qwen2: "qwen2-base",
         qwen2_that_sees_all: "qwen2-full",
         mistral: "mistral-base",
+        llama_stretched_by_frequency: "llama-base",
         gemma3: "gemma3-base",
         gemma3_with_listed_layers: "gemma3-listed",
         mpnet_beyond_its_buckets: "mpnet-long",
@@ -418,6 +419,7 @@ fixtures! {
         qwen3_tokens: "qwen3-tokcls" TokenClassification,
         qwen2_one_label: "qwen2-rerank" SequenceClassification,
         mistral_one_label: "mistral-rerank" SequenceClassification,
+        llama_stretched_one_label: "llama-rerank" SequenceClassification,
     }
 }
 

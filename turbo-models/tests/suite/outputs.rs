@@ -77,6 +77,7 @@ fn pooling_one_token_saves_the_last_feed_forward_of_the_others() {
         "qwen3-base",
         "qwen2-base",
         "mistral-base",
+        "llama-base",
         "gemma3-base",
         "roberta-base",
         "xlm-roberta-base",
