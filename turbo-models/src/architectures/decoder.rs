@@ -61,8 +61,18 @@ pub(super) fn draw(
     config: &ModelConfig,
     projections: Projections,
 ) -> Result<ValueId, ModelError> {
+    draw_with(drawing, config, projections, mask(config)?)
+}
+
+/// The same where the file does not say which tokens see each other.
+pub(super) fn draw_with(
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+    projections: Projections,
+    mask: AttentionMask,
+) -> Result<ValueId, ModelError> {
     let table = rotary::stretched_table(drawing, config, THETA)?;
-    let attention = SelfAttention { projections, table, mask: mask(config)?, scale: None };
+    let attention = SelfAttention { projections, table, mask, scale: None };
     let (hidden, epsilon) = (config.hidden_size, config.layer_norm_eps);
     let norm =
         |drawing: &mut Drawing<'_>, x, name: &str| drawing.rms_norm(x, name, hidden, epsilon, Gain::Weight);

@@ -56,6 +56,7 @@ pub(crate) const ALL: &[Architecture] = &[
     nomic::NOMIC,
     gte::GTE,
     qwen3::QWEN3,
+    qwen3::PPLX,
     qwen2::QWEN2,
     llama::LLAMA,
     mistral::MISTRAL,

@@ -1,7 +1,7 @@
 //! Qwen3 (Yang et al., 2025) as an embedder: a decoder with norms of every head of queries and keys, and as a rule no
-//! biases.
+//! biases. And pplx-embed, which is the same in both directions.
 
-use turbo_graph::ValueId;
+use turbo_graph::{AttentionMask, ValueId};
 
 use super::{
     ActivationRange, Architecture, Name,
@@ -25,11 +25,26 @@ pub(super) const QWEN3: Architecture = Architecture {
     draw,
 };
 
+/// Perplexity's pplx-embed: every token sees all others.
+pub(super) const PPLX: Architecture = Architecture {
+    names: &[Name { model_type: "bidirectional_pplx_qwen3", class_prefix: "PPLXQwen3" }],
+    fields: ConfigFields { causal_fields: &[], ..QWEN3.fields },
+    heads: &[],
+    draw: |drawing, config| {
+        refuse_projection(drawing, config)?;
+        decoder::draw_with(drawing, config, projections(config)?, AttentionMask::Full)
+    },
+    ..QWEN3
+};
+
 fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
     refuse_projection(drawing, config)?;
+    decoder::draw(drawing, config, projections(config)?)
+}
+
+fn projections(config: &ModelConfig) -> Result<Projections, ModelError> {
     let bias = config.bias(ATTENTION_BIAS)?;
-    let projections = Projections { bias, context_bias: bias, head_norms: Some(Gain::Weight) };
-    decoder::draw(drawing, config, projections)
+    Ok(Projections { bias, context_bias: bias, head_norms: Some(Gain::Weight) })
 }
 
 /// Refuses models with a matrix behind the last norm, which makes rows of another width.

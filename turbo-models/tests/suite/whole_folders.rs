@@ -298,6 +298,53 @@ fn gte_qwen2() {
     assert_eq!(got, last());
 }
 
+/// As pplx-embed is published, but for its sizes: code of its own that sees all tokens, and a module behind pooling that
+/// makes whole numbers of its values.
+#[test]
+fn pplx_embed() {
+    let folder = copy("qwen3-base");
+    let config = folder.path().join("config.json");
+    set(&config, "architectures", json!(["PPLXQwen3Model"]));
+    set(&config, "model_type", json!("bidirectional_pplx_qwen3"));
+    set(&config, "auto_map", json!({"AutoModel": "modeling.PPLXQwen3Model"}));
+    let library = |class: &str| format!("sentence_transformers.models.{class}");
+    let list = |quantizer: &str| {
+        json!([
+            {"idx": 0, "name": "0", "path": "", "type": library("Transformer")},
+            {"idx": 1, "name": "1", "path": "1_Pooling", "type": library("Pooling")},
+            {"idx": 2, "name": "2", "path": "", "type": quantizer, "kwargs": ["quantization"]},
+        ])
+    };
+    write(folder.path(), "modules.json", &list("st_quantize.FlexibleQuantizer"));
+    write(folder.path(), "1_Pooling/config.json", &json!({"pooling_mode_mean_tokens": true}));
+
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(checkpoint.warnings(), [""; 0]);
+    assert_eq!(checkpoint.task(), Some(Pooling::Mean.into()));
+    assert!(!checkpoint.normalizes() && !checkpoint.supports(Task::SequenceClassification));
+    let input = Encoded { input_ids: vec![5, 90, 17, 17, 3], token_type_ids: vec![] };
+    let got = vector(&checkpoint, &input);
+    let bare = copy("qwen3-base");
+    let mean = || bare_vector(bare.path(), Pooling::Mean, &input);
+    let codes = |vector: Vec<f32>| -> Vec<f32> {
+        vector.into_iter().map(|x| (f64::from(x).tanh() * 127.0).round() as f32).collect()
+    };
+    assert_ne!(got, codes(mean()), "which is causal");
+    set(&bare.path().join("config.json"), "use_bidirectional_attention", json!(true));
+    let expected = codes(mean());
+    assert_eq!(got, expected);
+    assert!(expected.iter().any(|code| code.abs() > 20.0), "{expected:?}");
+
+    // the same model without it is another
+    let digest = checkpoint.digest();
+    write(folder.path(), "modules.json", &modules(&[("", "Transformer"), ("1_Pooling", "Pooling")]));
+    let plain = Checkpoint::open(folder.path()).unwrap();
+    assert!(plain.digest() != digest && vector(&plain, &input) == mean());
+    write(folder.path(), "modules.json", &list("quantize.IntQuantizer"));
+    let refused = error(folder.path());
+    assert!(refused.contains(r#"type is "IntQuantizer", supported: "#), "{refused}");
+}
+
 /// The steps of Qwen's, with a few of its tokens.
 fn qwen_s_tokenizer() -> Value {
     let end = "<|endoftext|>";
