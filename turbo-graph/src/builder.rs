@@ -179,8 +179,7 @@ impl GraphBuilder {
     /// # Errors
     /// [`GraphError::Shape`], also when `num_heads` does not divide the hidden size.
     pub fn split_heads(&mut self, x: ValueId, num_heads: usize) -> Result<ValueId, GraphError> {
-        let shape = &self.graph.value(x).shape;
-        match shape.last_fixed().filter(|hidden| num_heads > 0 && hidden.is_multiple_of(num_heads)) {
+        match self.columns(x).filter(|hidden| num_heads > 0 && hidden.is_multiple_of(num_heads)) {
             Some(hidden) => {
                 let columns = HeadColumns { first: 0, num_heads, head_dim: hidden / num_heads };
                 self.node(Op::SplitHeads(columns), &[x])
@@ -189,7 +188,7 @@ impl GraphBuilder {
                 op: "split_heads",
                 input: 0,
                 expected: format!("[batch_size, padded_len, a multiple of {num_heads}]"),
-                got: shape.clone(),
+                got: self.graph.value(x).shape.clone(),
             }),
         }
     }
@@ -299,6 +298,11 @@ impl GraphBuilder {
             }
         };
         self.wrong_output.get_or_insert(GraphError::Output { name: name.to_owned(), why });
+    }
+
+    /// Values of a row of `x`; `None` where the batch says how many.
+    pub fn columns(&self, x: ValueId) -> Option<usize> {
+        self.graph.value(x).shape.last_fixed()
     }
 
     /// The finished graph.

@@ -71,7 +71,6 @@ pub struct Encoder<D: EncoderKernels> {
     tokens: Option<OutputId>,
     selected: Option<OutputId>,
     row_lens: RowLens,
-    hidden_size: usize,
     limits: InputLimits,
     /// What is left out at the end of an input.
     padding_id: Option<u32>,
@@ -105,7 +104,6 @@ impl<D: EncoderKernels> Encoder<D> {
             row_lens: RowLens::of(&graph),
             executor,
             task,
-            hidden_size: checkpoint.config().hidden_size,
             limits: checkpoint.limits(),
             padding_id,
             tanh_int8: checkpoint.makes_whole_numbers(task),
@@ -117,11 +115,6 @@ impl<D: EncoderKernels> Encoder<D> {
     /// What it computes.
     pub fn task(&self) -> Task {
         self.task
-    }
-
-    /// Width of the last hidden state.
-    pub fn hidden_size(&self) -> usize {
-        self.hidden_size
     }
 
     /// Values of a row of [`Self::pooled`]; `None` where the task has no such rows.

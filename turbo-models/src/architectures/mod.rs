@@ -115,7 +115,8 @@ impl Architecture {
                     drawing.graph.output(HIDDEN, hidden);
                 }
                 let pooled = drawing.graph.pool(hidden, pooling)?;
-                dense::draw(&mut drawing, config, &modules.dense, pooled)?
+                let columns = drawing.graph.columns(pooled).unwrap_or(config.hidden_size);
+                dense::draw(&mut drawing, &modules.dense, pooled, columns)?
             }
             (Task::SequenceClassification, Some(score)) => {
                 logit_score::draw(&mut drawing, config, score, hidden)?
