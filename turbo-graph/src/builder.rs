@@ -1,6 +1,6 @@
 //! The builder with which a model is drawn.
 
-use turbo_kernels::{Activation, AttentionMask, Pooling, matmul::Rhs};
+use turbo_kernels::{Activation, AttentionMask, Pooling, Routing, matmul::Rhs};
 
 use crate::{
     GraphError,
@@ -123,6 +123,19 @@ impl GraphBuilder {
     /// [`GraphError::Shape`], also when the number of columns is odd.
     pub fn gate(&mut self, x: ValueId, activation: Activation) -> Result<ValueId, GraphError> {
         self.node(Op::Gate(activation), &[x])
+    }
+
+    /// The values of all experts, side by side in a row, times the weights that `routing` makes of the row's `logits`.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn weigh_experts(
+        &mut self,
+        x: ValueId,
+        logits: ValueId,
+        routing: Routing,
+    ) -> Result<ValueId, GraphError> {
+        self.node(Op::WeighExperts(routing), &[x, logits])
     }
 
     /// Layer norm over the last axis, of n values; gain and, where there is one, offset `[n]`. The variance is the mean

@@ -56,4 +56,4 @@ pub use turbo_alloc as alloc;
 pub use turbo_kernels as kernels;
 
 pub use turbo_alloc::{PlannerConfig, Policy};
-pub use turbo_kernels::{Activation, AttentionMask, DType, Hidden, Pooling, matmul::Rhs};
+pub use turbo_kernels::{Activation, AttentionMask, DType, Hidden, Pooling, Routing, matmul::Rhs};

@@ -421,7 +421,7 @@ mod tests {
                 r#""model_type": "gemma3_text", "use_bidirectional_attention": true, "attn_logit_softcapping": 50.0"#,
                 "attn_logit_softcapping is \"50.0\", supported: null",
             ),
-            (r#""model_type": "nomic_bert""#, "activation_function is \"gelu_new\", supported: swiglu"),
+            (r#""model_type": "nomic_bert""#, "activation_function is \"gelu_new\", supported: swiglu, gelu"),
             (
                 r#""model_type": "nomic_bert", "hidden_size": 768, "hidden_act": "silu", "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}"#,
                 "activation_function: missing, and hidden_act is given: that is the newer layout, which is not supported",
@@ -435,8 +435,8 @@ mod tests {
                 "rotary_emb_interleaved is \"true\", supported: false",
             ),
             (
-                r#""model_type": "nomic_bert", "activation_function": "swiglu", "rotary_emb_fraction": 1, "moe_every_n_layers": 2"#,
-                "moe_every_n_layers is \"2\", supported: 0, null",
+                r#""model_type": "nomic_bert", "activation_function": "gelu", "rotary_emb_fraction": 1, "num_shared_experts": 2"#,
+                "num_shared_experts is \"2\", supported: 0",
             ),
         ];
         for (fields, why) in cases {

@@ -17,7 +17,7 @@ use crate::process;
 use crate::workspace::Workspace;
 
 /// What the tests use. The script knows more: models that are not supported yet.
-const FIXTURES: [&str; 101] = [
+const FIXTURES: [&str; 102] = [
     "bert-base",
     "bert-relu",
     "bert-odd",
@@ -86,6 +86,7 @@ const FIXTURES: [&str; 101] = [
     "gemma3-listed",
     "nomic-base",
     "nomic-bias",
+    "nomic-experts",
     "gte-base",
     "gte-plain",
     "gte-rerank",

@@ -116,6 +116,7 @@ fn every_family_and_task() {
         ("mpnet-base", embedding(Pooling::Max)),
         ("modernbert-base", embedding(Pooling::Cls)),
         ("nomic-base", embedding(Pooling::Mean)),
+        ("nomic-experts", embedding(Pooling::Mean)),
         ("gte-base", embedding(Pooling::MeanSqrtLen)),
         ("jina-base", embedding(Pooling::Mean)),
         ("jina-code", embedding(Pooling::Cls)),

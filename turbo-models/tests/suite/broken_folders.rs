@@ -414,7 +414,7 @@ proptest! {
     fn damaged_configurations_of_any_family_never_panic(
         damages in prop::collection::vec(damage(), 1..4),
         family in prop::sample::select(vec![
-            "albert-groups", "distilbert-seqcls", "electra-mlm", "mpnet-mlm", "modernbert-mean", "nomic-base",
+            "albert-groups", "distilbert-seqcls", "electra-mlm", "mpnet-mlm", "modernbert-mean", "nomic-base", "nomic-experts",
             "gte-rerank", "qwen3-wide", "qwen2-full", "mistral-rerank", "llama-base", "gemma3-listed",
             "jina-code",
         ]),

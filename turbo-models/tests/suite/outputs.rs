@@ -74,6 +74,7 @@ fn pooling_one_token_saves_the_last_feed_forward_of_the_others() {
         "modernbert-base",
         "mpnet-base",
         "nomic-base",
+        "nomic-experts",
         "qwen3-base",
         "qwen2-base",
         "mistral-base",
