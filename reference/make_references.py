@@ -177,6 +177,11 @@ QWEN2_HEAD = dict(QWEN2, vocab_size=61, hidden_size=16, num_hidden_layers=1, int
 # the window is what inputs end at
 MISTRAL = dict(QWEN2, rope_theta=10000.0, sliding_window=64, max_position_embeddings=512)
 MISTRAL_HEAD = dict(QWEN2_HEAD, head_dim=16, sliding_window=None)
+# in an input of 100 positions the first pair of columns turns 16 times, the second 1.6 times, the others less than once
+LLAMA = dict(QWEN2, rope_theta=10000.0,
+             rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                               original_max_position_embeddings=100))
+LLAMA_HEAD = dict(QWEN2_HEAD, attention_bias=True, rope_scaling=dict(rope_type="linear", factor=4.0))
 GEMMA = dict(vocab_size=97, hidden_size=24, num_hidden_layers=8, num_attention_heads=3, num_key_value_heads=1, head_dim=16,
              intermediate_size=40, max_position_embeddings=64, query_pre_attn_scalar=24, sliding_window=8,
              use_bidirectional_attention=True, pad_token_id=0)
@@ -245,6 +250,8 @@ HEADS = {  # fixture: (model class, config class, config arguments, labels); row
     "qwen2-rerank": ("Qwen2ForSequenceClassification", "Qwen2Config", QWEN2_HEAD, 1),
     "mistral-base": ("MistralModel", "MistralConfig", MISTRAL, None),
     "mistral-rerank": ("MistralForSequenceClassification", "MistralConfig", MISTRAL_HEAD, 1),
+    "llama-base": ("LlamaModel", "LlamaConfig", LLAMA, None),
+    "llama-rerank": ("LlamaForSequenceClassification", "LlamaConfig", LLAMA_HEAD, 1),
     # so do these, in every sixth layer; in the others, and in the second fixture in all but two listed ones, a window
     "gemma3-base": ("Gemma3TextModel", "Gemma3TextConfig", GEMMA, None),
     "gemma3-listed": ("Gemma3TextModel", "Gemma3TextConfig",
@@ -269,6 +276,12 @@ HEADS = {  # fixture: (model class, config class, config arguments, labels); row
     # what its configuration has where it is silent
     "nomic-bias": ("NomicBertModel", "NomicBertConfig",
                    dict(NOMIC_SMALL, qkv_proj_bias=True, mlp_fc1_bias=True, mlp_fc2_bias=True), None),
+    # two of five experts in every other layer; where there are none, no gate
+    "nomic-experts": ("NomicBertModel", "NomicBertConfig",
+                      dict(NOMIC_SMALL, n_layer=3, activation_function="gelu", moe_every_n_layers=2, moe_top_k=2,
+                           num_experts=5, expert_choice_router=False, moe_normalize_expert_weights=False,
+                           num_shared_experts=0, qkv_proj_bias=True, mlp_fc1_bias=True, mlp_fc2_bias=True,
+                           type_vocab_size=1), None),
     "gte-plain": ("NewModel", "NewConfig", dict(GTE_HEAD, rope_scaling=None, type_vocab_size=2), None),
     "gte-base": ("NewModel", "NewConfig",
                  dict(GTE, rope_theta=500000.0, rope_scaling={"type": "ntk", "factor": 2.0}, type_vocab_size=0), None),
@@ -535,6 +548,7 @@ def in_float64():
     torch.nn.functional.softmax = wide_softmax
     for norm, least in ((models.qwen3.modeling_qwen3.Qwen3RMSNorm, 0.0), (models.qwen2.modeling_qwen2.Qwen2RMSNorm, 0.0),
                         (models.mistral.modeling_mistral.MistralRMSNorm, 0.0),
+                        (models.llama.modeling_llama.LlamaRMSNorm, 0.0),
                         (models.gemma3.modeling_gemma3.Gemma3RMSNorm, 1.0)):
         norm.forward = wide_norm(norm.forward, least)
 
@@ -695,9 +709,21 @@ class NomicBertModel(OwnEncoder):
         attention, wide, narrow = cfg.qkv_proj_bias, cfg.mlp_fc1_bias, cfg.mlp_fc2_bias
         self.encoder = Names(layers=nn.ModuleList(
             Names(attn=Names(Wqkv=nn.Linear(n, 3 * n, attention), out_proj=nn.Linear(n, n, attention)),
-                  mlp=Names(fc11=nn.Linear(n, inner, wide), fc12=nn.Linear(n, inner, wide),
-                            fc2=nn.Linear(inner, n, narrow)),
-                  norm1=nn.LayerNorm(n, eps), norm2=nn.LayerNorm(n, eps)) for _ in range(cfg.n_layer)))
+                  mlp=self.feed_forward(cfg, i, wide, narrow),
+                  norm1=nn.LayerNorm(n, eps), norm2=nn.LayerNorm(n, eps)) for i in range(cfg.n_layer)))
+
+    def feed_forward(self, cfg, layer, wide, narrow):
+        nn, n, inner = torch.nn, cfg.n_embd, cfg.n_inner
+        if layer % cfg.fields.get("moe_every_n_layers", 1) == 1:
+            matrix = lambda: nn.Parameter(torch.zeros(cfg.num_experts * inner, n))
+            mlp = Names()
+            mlp.w1, mlp.w2 = matrix(), matrix()
+            experts = Names(mlp=mlp)
+            experts.bias = nn.Parameter(torch.zeros(n))
+            return Names(router=Names(layer=nn.Linear(n, cfg.num_experts, bias=False)), experts=experts)
+        if cfg.activation_function == "gelu":
+            return Names(fc1=nn.Linear(n, inner, wide), fc2=nn.Linear(inner, n, narrow))
+        return Names(fc11=nn.Linear(n, inner, wide), fc12=nn.Linear(n, inner, wide), fc2=nn.Linear(inner, n, narrow))
 
     def project(self, i, x):
         return self.encoder.layers[i].attn.Wqkv(x)
@@ -705,11 +731,26 @@ class NomicBertModel(OwnEncoder):
     def rest(self, i, context, x):
         layer = self.encoder.layers[i]
         x = layer.norm1(layer.attn.out_proj(context) + x)
-        gated = layer.mlp.fc11(x) * torch.nn.functional.silu(layer.mlp.fc12(x))
-        return layer.norm2(layer.mlp.fc2(gated) + x)
+        return layer.norm2(self.made_of(layer.mlp, x) + x)
 
-    def forward(self, input_ids, attention_mask, token_type_ids, **_):
-        x = self.embeddings.word_embeddings(input_ids) + self.embeddings.token_type_embeddings(token_type_ids)
+    def made_of(self, mlp, x):
+        gelu, silu = torch.nn.functional.gelu, torch.nn.functional.silu
+        if hasattr(mlp, "fc11"):
+            return mlp.fc2(mlp.fc11(x) * silu(mlp.fc12(x)))
+        if hasattr(mlp, "fc1"):
+            return mlp.fc2(gelu(mlp.fc1(x)))
+        # expert by expert, for the tokens that have it
+        weights, chosen = mlp.router.layer(x).softmax(-1).topk(self.config.moe_top_k, -1)
+        out = torch.zeros_like(x)
+        parts = zip(mlp.experts.mlp.w1.chunk(self.config.num_experts), mlp.experts.mlp.w2.chunk(self.config.num_experts))
+        for expert, (up, down) in enumerate(parts):
+            row, token, place = (chosen == expert).nonzero(as_tuple=True)
+            out[row, token] += weights[row, token, place][:, None] * (gelu(x[row, token] @ up.T) @ down)
+        return out + mlp.experts.bias
+
+    def forward(self, input_ids, attention_mask, token_type_ids=None, **_):
+        types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        x = self.embeddings.word_embeddings(input_ids) + self.embeddings.token_type_embeddings(types)
         return hf.modeling_outputs.BaseModelOutput(last_hidden_state=self.hidden(self.emb_ln(x), attention_mask))
 
 

@@ -1,6 +1,6 @@
 //! The builder with which a model is drawn.
 
-use turbo_kernels::{Activation, AttentionMask, Pooling, PositionBuckets, matmul::Rhs};
+use turbo_kernels::{Activation, AttentionMask, Pooling, PositionBuckets, Routing, matmul::Rhs};
 
 use crate::{
     GraphError,
@@ -125,6 +125,19 @@ impl GraphBuilder {
         self.node(Op::Gate(activation), &[x])
     }
 
+    /// The values of all experts, side by side in a row, times the weights that `routing` makes of the row's `logits`.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`].
+    pub fn weigh_experts(
+        &mut self,
+        x: ValueId,
+        logits: ValueId,
+        routing: Routing,
+    ) -> Result<ValueId, GraphError> {
+        self.node(Op::WeighExperts(routing), &[x, logits])
+    }
+
     /// Layer norm over the last axis, of n values; gain and, where there is one, offset `[n]`. The variance is the mean
     /// square deviation.
     ///
@@ -179,8 +192,7 @@ impl GraphBuilder {
     /// # Errors
     /// [`GraphError::Shape`], also when `num_heads` does not divide the hidden size.
     pub fn split_heads(&mut self, x: ValueId, num_heads: usize) -> Result<ValueId, GraphError> {
-        let shape = &self.graph.value(x).shape;
-        match shape.last_fixed().filter(|hidden| num_heads > 0 && hidden.is_multiple_of(num_heads)) {
+        match self.columns(x).filter(|hidden| num_heads > 0 && hidden.is_multiple_of(num_heads)) {
             Some(hidden) => {
                 let columns = HeadColumns { first: 0, num_heads, head_dim: hidden / num_heads };
                 self.node(Op::SplitHeads(columns), &[x])
@@ -189,7 +201,7 @@ impl GraphBuilder {
                 op: "split_heads",
                 input: 0,
                 expected: format!("[batch_size, padded_len, a multiple of {num_heads}]"),
-                got: shape.clone(),
+                got: self.graph.value(x).shape.clone(),
             }),
         }
     }
@@ -329,6 +341,11 @@ impl GraphBuilder {
             }
         };
         self.wrong_output.get_or_insert(GraphError::Output { name: name.to_owned(), why });
+    }
+
+    /// Values of a row of `x`; `None` where the batch says how many.
+    pub fn columns(&self, x: ValueId) -> Option<usize> {
+        self.graph.value(x).shape.last_fixed()
     }
 
     /// The finished graph.

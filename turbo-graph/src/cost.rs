@@ -111,7 +111,12 @@ impl Graph {
                 let columns = self.value(node.output).shape.last_fixed().unwrap_or(0) as u64;
                 self.product_rows(node, extents) * columns + out * given(2)
             }
-            Op::AddBias | Op::Add | Op::Mul | Op::Scale { .. } | Op::AddRelativeBias(_) => out,
+            Op::AddBias
+            | Op::Add
+            | Op::Mul
+            | Op::Scale { .. }
+            | Op::WeighExperts(_)
+            | Op::AddRelativeBias(_) => out,
             Op::Activate(_) => out * ACTIVATION,
             Op::Gate(_) => out * (ACTIVATION + 1),
             Op::LayerNorm { .. } => out * NORM,

@@ -56,4 +56,6 @@ pub use turbo_alloc as alloc;
 pub use turbo_kernels as kernels;
 
 pub use turbo_alloc::{PlannerConfig, Policy};
-pub use turbo_kernels::{Activation, AttentionMask, DType, Hidden, Pooling, PositionBuckets, matmul::Rhs};
+pub use turbo_kernels::{
+    Activation, AttentionMask, DType, Hidden, Pooling, PositionBuckets, Routing, matmul::Rhs,
+};

@@ -3,7 +3,9 @@
 
 use std::fmt;
 
-use turbo_kernels::{Activation, AttentionMask, Hidden, Pooling, PositionBuckets, Queries, matmul::Rhs};
+use turbo_kernels::{
+    Activation, AttentionMask, Hidden, Pooling, PositionBuckets, Queries, Routing, matmul::Rhs,
+};
 
 /// Which columns of a row hold the heads of queries, keys or values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -163,6 +165,8 @@ pub enum Op {
     Activate(Activation),
     /// `[x]`: `activation(left half) · right half` of every row.
     Gate(Activation),
+    /// `[x, logits]`: every expert's values, side by side in a row, times the expert's weight of that row.
+    WeighExperts(Routing),
     /// `[x, gain, offset?]`.
     LayerNorm {
         /// Added to the variance.
@@ -299,6 +303,7 @@ impl Op {
             Op::Scale { .. } => "scale",
             Op::Activate(_) => "activate",
             Op::Gate(_) => "gate",
+            Op::WeighExperts(_) => "weigh_experts",
             Op::LayerNorm { .. } => "layer_norm",
             Op::RmsNorm { .. } => "rms_norm",
             Op::HeadRmsNorm { .. } => "head_rms_norm",
@@ -371,6 +376,7 @@ impl fmt::Display for Op {
             Op::Activate(activation) | Op::Gate(activation) | Op::Linear { activation: Some(activation) } => {
                 write!(f, " {activation:?}")
             }
+            Op::WeighExperts(routing) => write!(f, " {} of {}", routing.top_k, routing.num_experts),
             Op::LayerNorm { epsilon }
             | Op::RmsNorm { epsilon }
             | Op::LinearLayerNorm { epsilon, .. }

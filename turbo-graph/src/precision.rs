@@ -2,7 +2,8 @@
 //!
 //! A dtype is set once, for the program. The products of repeated layers take it, and so do those with the
 //! vocabulary, which is as large as several layers; poolers, classifiers and projections outside the layers stay f32:
-//! they cost next to nothing, and what they give is read by people. Attention has no weights to be packed in int8: it
+//! they cost next to nothing, and what they give is read by people. So do the products that choose experts, of which a
+//! little more or less makes another choice. Attention has no weights to be packed in int8: it
 //! follows in bf16. What is handed from one operator to the next is f32 in any case.
 
 use turbo_kernels::DType;
@@ -74,6 +75,9 @@ impl Graph {
 
 /// Whether the products of `node` take the dtype of the program.
 fn takes_dtype(graph: &Graph, node: &Node) -> bool {
+    if graph.nodes().iter().any(|it| matches!(it.op, Op::WeighExperts(_)) && it.inputs[1] == node.output) {
+        return false;
+    }
     node.layer.is_some() || graph.factors(node).any(|matrix| is_vocabulary(graph, matrix))
 }
 

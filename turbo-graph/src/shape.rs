@@ -43,6 +43,18 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
                 _ => Err(inputs.wrong(0, "rows of two halves")),
             }
         }
+        Op::WeighExperts(routing) => {
+            inputs.count(2)?;
+            let (x, columns) = (inputs.shapes[0], inputs.columns(0)?);
+            if routing.num_experts == 0 || !columns.is_multiple_of(routing.num_experts) {
+                return Err(inputs.wrong(0, &format!("rows of {} experts", routing.num_experts)));
+            }
+            let logits = x.with_columns(routing.num_experts);
+            match *inputs.shapes[1] == logits {
+                true => Ok(x.clone()),
+                false => Err(inputs.wrong(1, &logits.to_string())),
+            }
+        }
         Op::LayerNorm { .. } => {
             inputs.count_with_optional(2)?;
             inputs.norm(0, 1)

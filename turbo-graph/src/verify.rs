@@ -76,6 +76,7 @@ pub(crate) fn takes_constant(op: &Op, index: usize) -> bool {
         | Op::Scale { .. }
         | Op::Activate(_)
         | Op::Gate(_)
+        | Op::WeighExperts(_)
         | Op::SplitHeads(_)
         | Op::MergeHeads
         | Op::BatchedMatMul { .. }
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
     use crate::{
         Activation, AttentionMask, GraphBuilder, GraphError, HeadColumns, Input, Pooling, PositionBuckets,
-        Rhs, ValueId,
+        Rhs, Routing, ValueId,
     };
 
     /// `scale(embed(table, ids))`, to be broken by a test.
@@ -277,6 +278,14 @@ mod tests {
         let row = "[batch_size, padded_len, 9]";
         let cases = [
             (g.gate(x, Activation::Silu), format!("gate: input 0 has shape {row}, expected rows of two halves")),
+            (
+                g.weigh_experts(x, x, Routing { num_experts: 4, top_k: 1 }),
+                format!("weigh_experts: input 0 has shape {row}, expected rows of 4 experts"),
+            ),
+            (
+                g.weigh_experts(x, pooled, Routing { num_experts: 3, top_k: 1 }),
+                "weigh_experts: input 1 has shape [batch_size, 9], expected [batch_size, padded_len, 3]".to_owned(),
+            ),
             (g.mul(x, pooled), format!("mul: input 1 has shape [batch_size, 9], expected {row}")),
             (g.rms_norm(x, gain, 1e-6), "rms_norm: input 1 has shape [3], expected [9]".to_owned()),
             (

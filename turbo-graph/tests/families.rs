@@ -149,7 +149,8 @@ fn layers_that_take_turns_fold() {
     };
     for (layout, passes) in [(LayoutKind::Packed, passes::ALL), (LayoutKind::Padded, &[])] {
         assert_eq!(folded("ModernBERT", layout, passes), 2);
-        for name in ["Qwen3", "MPNet", "DeBERTa", "Nomic", "SPLADE", "masked words", "classifier"] {
+        for name in ["Qwen3", "MPNet", "DeBERTa", "Nomic", "experts", "SPLADE", "masked words", "classifier"]
+        {
             assert!(folded(name, layout, passes) > 1, "{name}");
         }
     }

@@ -31,6 +31,10 @@ fn products_in_layers_and_with_the_vocabulary_take_the_dtype() {
                     Op::Attention { .. } if dtype == DType::Int8 => DType::Bf16,
                     Op::Attention { .. } => dtype,
                     op if op.factors().is_empty() => DType::F32,
+                    // what chooses experts
+                    _ if program.value(node.output).shape.last_fixed() == Some(families::EXPERTS) => {
+                        DType::F32
+                    }
                     _ if node.layer.is_some() || vocabulary => dtype,
                     _ => DType::F32,
                 };

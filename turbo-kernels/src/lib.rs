@@ -68,7 +68,7 @@ pub use attention::{
     Attention, AttentionMask, PositionBuckets, Queries, RelativeBias, RelativeBiasOn, alibi_slope,
     relative_bucket,
 };
-pub use bias_act::{Activation, BiasAct};
+pub use bias_act::{Activation, BiasAct, Routing};
 pub use columns::{Columns, ColumnsOn, HeadSizes};
 pub use device::{Cpu, CpuOptions, Device, DeviceError, Element, Float, FloatsOn, Span};
 pub use dtype::{DType, UnknownDType};

@@ -237,12 +237,20 @@ impl Checkpoint {
         self.architecture.graph(&self.config, &self.weights, &self.modules, task, outputs)
     }
 
+    /// Whether the values of the rows of `task` become whole numbers.
+    pub(crate) fn makes_whole_numbers(&self, task: Task) -> bool {
+        self.modules.tanh_int8 && matches!(task, Task::Embedding { .. })
+    }
+
     /// A digest of the model itself, in hexadecimal: its config and every value of its weights, wherever the folder lies
     /// and whatever it is called. Two with one digest answer alike where they compute the same graph. Reads all of the
     /// weights. It detects accidents, not attacks: weights can be made that have the digest of others.
     pub fn digest(&self) -> String {
         let mut key = KeyMaker::new();
         key.bytes(self.config.text().as_bytes());
+        if self.modules.tanh_int8 {
+            key.bytes(b"tanh_int8");
+        }
         self.weights.digest(&mut key);
         self.weights.release_all();
         key.finish().to_string()

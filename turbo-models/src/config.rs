@@ -72,7 +72,6 @@ impl ModelConfig {
         let optional =
             |setting: Option<Setting<u32>>, none| setting.map_or(Ok(none), |some| some.size(&json));
         let num_attention_heads = fields.num_attention_heads.size(&json)?;
-        let key_value_heads = unless_null(fields.num_key_value_heads, &json);
         let config = Self {
             model_type: name.model_type.to_owned(),
             vocab_size: fields.vocab_size.size(&json)?,
@@ -80,7 +79,7 @@ impl ModelConfig {
             hidden_size,
             num_hidden_layers: fields.num_hidden_layers.count(&json)?,
             num_attention_heads,
-            num_key_value_heads: optional(key_value_heads, num_attention_heads)?,
+            num_key_value_heads: fields.num_key_value_heads.given(&json)?.unwrap_or(num_attention_heads),
             intermediate_size: fields.intermediate_size.size(&json)?,
             hidden_act: fields.hidden_act.activation(&json)?,
             max_position_embeddings: max_positions(&json, fields)?,
@@ -251,8 +250,7 @@ impl ModelConfig {
         }
         if !heads.is_multiple_of(shared) {
             let why = format!("{shared} heads of keys and values do not divide {heads} heads");
-            let name = fields.num_key_value_heads.map_or("model_type", |setting| setting.name());
-            return Err(self.json.wrong(name, why));
+            return Err(self.json.wrong(fields.num_key_value_heads.name(), why));
         }
         Ok(())
     }
@@ -282,13 +280,9 @@ fn causal_window(
     json: &JsonObject,
     fields: &ConfigFields,
 ) -> Result<Option<(&'static str, usize)>, ModelError> {
-    let given = unless_null(fields.causal_window, json);
+    // null is no window: to say nothing means the default
+    let given = fields.causal_window.filter(|window| !json.is_null(window.name()));
     given.map(|window| Ok((window.name(), window.size(json)?))).transpose()
-}
-
-/// What a family has, unless the file says null: to say nothing means the default.
-fn unless_null(setting: Option<Setting<u32>>, json: &JsonObject) -> Option<Setting<u32>> {
-    setting.filter(|setting| !json.is_null(setting.name()))
 }
 
 /// `model_type` decides; in files without one the name of the model's class.
@@ -472,7 +466,8 @@ mod tests {
     #[test]
     fn every_refusal_names_the_field_and_both_values() {
         const FAMILIES: &str = "bert, roberta, xlm-roberta, camembert, distilbert, electra, albert, mpnet, \
-             deberta-v2, modernbert, nomic_bert, new, gte, qwen3, qwen2, mistral, gemma3_text";
+             deberta-v2, modernbert, nomic_bert, new, gte, qwen3, bidirectional_pplx_qwen3, qwen2, llama, mistral, \
+             gemma3_text";
         let cases = [
             (r#""model_type": "gpt2""#, r#"config.json: model_type is "gpt2", supported: FAMILIES"#),
             (r#""model_type": null"#, "config.json: model_type: missing, supported: FAMILIES"),

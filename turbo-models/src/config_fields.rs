@@ -27,8 +27,7 @@ pub(crate) struct ConfigFields {
     pub(crate) hidden_size: Setting<u32>,
     pub(crate) num_hidden_layers: Setting<u32>,
     pub(crate) num_attention_heads: Setting<u32>,
-    /// `None`, or null: as many as heads of queries.
-    pub(crate) num_key_value_heads: Option<Setting<u32>>,
+    pub(crate) num_key_value_heads: KeyValueHeads,
     pub(crate) head_dim: HeadDim,
     pub(crate) intermediate_size: Setting<u32>,
     pub(crate) hidden_act: Setting<&'static str>,
@@ -75,6 +74,43 @@ impl ConfigFields {
     }
 }
 
+/// How many heads of keys and values there are.
+#[derive(Clone, Copy)]
+pub(crate) enum KeyValueHeads {
+    /// As many as heads of queries.
+    Shared,
+    /// As many as this field says, or else as [`Self::Shared`].
+    SharedUnless(&'static str),
+    /// As many as this says; null is as [`Self::Shared`].
+    Own(Setting<u32>),
+}
+
+impl KeyValueHeads {
+    /// What the file says; `None` where there are as many as heads of queries.
+    pub(crate) fn given(self, json: &JsonObject) -> Result<Option<usize>, ModelError> {
+        match self {
+            Self::Shared => Ok(None),
+            Self::SharedUnless(field) => given_size(field, json),
+            Self::Own(setting) if json.is_null(setting.name()) => Ok(None),
+            Self::Own(setting) => setting.size(json).map(Some),
+        }
+    }
+
+    /// What an error calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Shared => "model_type",
+            Self::SharedUnless(field) => field,
+            Self::Own(setting) => setting.name(),
+        }
+    }
+}
+
+/// What this field says, if it is there.
+fn given_size(field: &'static str, json: &JsonObject) -> Result<Option<usize>, ModelError> {
+    json.get::<u32>(field)?.map(|given| Setting::Field(field, given).size(json)).transpose()
+}
+
 /// How many columns a head has.
 #[derive(Clone, Copy)]
 pub(crate) enum HeadDim {
@@ -92,10 +128,7 @@ impl HeadDim {
         match self {
             Self::Shared => Ok(None),
             Self::Own(setting) => setting.size(json).map(Some),
-            Self::SharedUnless(field) => match json.get::<u32>(field)? {
-                None => Ok(None),
-                Some(columns) => Setting::Field(field, columns).size(json).map(Some),
-            },
+            Self::SharedUnless(field) => given_size(field, json),
         }
     }
 }
@@ -245,7 +278,9 @@ mod tests {
     /// What is not said has the default of the family, and null is as many as there are heads of queries.
     #[test]
     fn heads_of_keys_and_values_have_the_defaults_of_their_family() {
-        for (model_type, default) in [("qwen3", 32), ("qwen2", 32), ("mistral", 8), ("gemma3_text", 4)] {
+        for (model_type, default) in
+            [("qwen3", 32), ("qwen2", 32), ("mistral", 8), ("gemma3_text", 4), ("llama", 64)]
+        {
             let heads = |fields: &str| {
                 let common = format!(r#""model_type": "{model_type}", "use_bidirectional_attention": true"#);
                 let sizes = r#""hidden_size": 4096, "num_attention_heads": 64"#;
@@ -263,7 +298,7 @@ mod tests {
     /// Where the file does not say it, heads share out the hidden size.
     #[test]
     fn heads_may_share_out_the_hidden_size_or_not() {
-        for model_type in ["qwen2", "mistral"] {
+        for model_type in ["qwen2", "mistral", "llama"] {
             let config = |fields: &str| open(&format!(r#"{{"model_type": "{model_type}"{fields}}}"#));
             let sizes = r#", "hidden_size": 1536, "num_attention_heads": 12, "num_key_value_heads": 2"#;
             for (head_dim, columns) in
@@ -386,7 +421,7 @@ mod tests {
                 r#""model_type": "gemma3_text", "use_bidirectional_attention": true, "attn_logit_softcapping": 50.0"#,
                 "attn_logit_softcapping is \"50.0\", supported: null",
             ),
-            (r#""model_type": "nomic_bert""#, "activation_function is \"gelu_new\", supported: swiglu"),
+            (r#""model_type": "nomic_bert""#, "activation_function is \"gelu_new\", supported: swiglu, gelu"),
             (
                 r#""model_type": "nomic_bert", "hidden_size": 768, "hidden_act": "silu", "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}"#,
                 "activation_function: missing, and hidden_act is given: that is the newer layout, which is not supported",
@@ -400,8 +435,8 @@ mod tests {
                 "rotary_emb_interleaved is \"true\", supported: false",
             ),
             (
-                r#""model_type": "nomic_bert", "activation_function": "swiglu", "rotary_emb_fraction": 1, "moe_every_n_layers": 2"#,
-                "moe_every_n_layers is \"2\", supported: 0, null",
+                r#""model_type": "nomic_bert", "activation_function": "gelu", "rotary_emb_fraction": 1, "num_shared_experts": 2"#,
+                "num_shared_experts is \"2\", supported: 0",
             ),
         ];
         for (fields, why) in cases {

@@ -111,6 +111,18 @@ impl<'a> Drawing<'a> {
         }
     }
 
+    /// `x · {name}`: by a matrix `[inputs, outputs]` that is published as it multiplies from the right.
+    pub(crate) fn product_with(
+        &mut self,
+        x: ValueId,
+        name: &str,
+        (inputs, outputs): (usize, usize),
+    ) -> Result<ValueId, ModelError> {
+        self.weights.check(name, &[inputs, outputs])?;
+        let matrix = self.graph.weight(&Derived::Transposed.name(name), &[outputs, inputs]);
+        Ok(self.graph.matmul(x, matrix)?)
+    }
+
     /// `x · {rows of name.weight}ᵀ`: the part of a published matrix `[height, inputs]` that makes the columns `rows`.
     pub(crate) fn product_of_rows(
         &mut self,

@@ -10,6 +10,7 @@ use crate::{
     CacheUse, Checkpoint, Encoded, InputLimits, ModelError, Outputs, PackedCache, RowKind, RowLens, Task,
     packed::PackedImages,
     rows::{HIDDEN, POOLED, SELECTED, TOKEN_LOGITS},
+    tanh_int8,
 };
 
 /// How an [`Encoder`] computes.
@@ -70,10 +71,11 @@ pub struct Encoder<D: EncoderKernels> {
     tokens: Option<OutputId>,
     selected: Option<OutputId>,
     row_lens: RowLens,
-    hidden_size: usize,
     limits: InputLimits,
     /// What is left out at the end of an input.
     padding_id: Option<u32>,
+    /// Whether values of pooled rows become whole numbers.
+    tanh_int8: bool,
     cache_use: Option<CacheUse>,
     staging: Staging,
 }
@@ -102,9 +104,9 @@ impl<D: EncoderKernels> Encoder<D> {
             row_lens: RowLens::of(&graph),
             executor,
             task,
-            hidden_size: checkpoint.config().hidden_size,
             limits: checkpoint.limits(),
             padding_id,
+            tanh_int8: checkpoint.makes_whole_numbers(task),
             cache_use: images.map(PackedImages::finish),
             staging: Staging::new(),
         })
@@ -113,11 +115,6 @@ impl<D: EncoderKernels> Encoder<D> {
     /// What it computes.
     pub fn task(&self) -> Task {
         self.task
-    }
-
-    /// Width of the last hidden state.
-    pub fn hidden_size(&self) -> usize {
-        self.hidden_size
     }
 
     /// Values of a row of [`Self::pooled`]; `None` where the task has no such rows.
@@ -260,13 +257,18 @@ impl<D: EncoderKernels> Encoder<D> {
     }
 
     /// Appends the row of input `sequence` of the batch that was run, of several of the oldest: `[pooled_len]`; embeddings are
-    /// not normalised.
+    /// not normalised, but whole numbers where the folder makes them such ([`tanh_int8`]).
     ///
     /// # Errors
     /// [`ModelError::Rows`] when the task has no such rows, [`ModelError::Graph`] when there was no such input, or when
     /// the last run was for other rows.
     pub fn pooled(&mut self, sequence: usize, to: &mut Vec<f32>) -> Result<(), ModelError> {
-        self.read(RowKind::Pooled, sequence, to)
+        let first = to.len();
+        self.read(RowKind::Pooled, sequence, to)?;
+        if self.tanh_int8 {
+            tanh_int8(&mut to[first..]);
+        }
+        Ok(())
     }
 
     /// Appends the rows of all tokens of input `sequence` of that batch, `[seq_len, token_len]`.

@@ -47,7 +47,7 @@ pub use encoder::{Encoder, EncoderMemory, EncoderOptions};
 pub use error::ModelError;
 pub use limits::{Encoded, InputLimits};
 pub use modules::Prompts;
-pub use normalize::l2_normalize;
+pub use normalize::{l2_normalize, tanh_int8};
 pub use outputs::Outputs;
 pub use packed::{CacheUse, PackedCache};
 pub use rows::{RowKind, RowLens};

@@ -9,6 +9,14 @@ pub fn l2_normalize(row: &mut [f32]) {
     slices::l2_normalize_rows(row, columns).expect("a row is whole");
 }
 
+/// What pplx-embed's vectors are: `round(127 · tanh(x))`, whole numbers from −127 to 127. They have no unit length, and
+/// are compared by their cosine.
+///
+/// Source: `st_quantize.FlexibleQuantizer` of the published models, whose int8 is the default.
+pub fn tanh_int8(row: &mut [f32]) {
+    row.iter_mut().for_each(|value| *value = (127.0 * value.tanh()).round_ties_even());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

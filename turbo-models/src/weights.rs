@@ -112,6 +112,15 @@ impl Weights {
             Derived::Plus(addend) => Ok(changed(self.values(whole, shape)?, |value| value + addend)),
             Derived::Times(factor) => Ok(changed(self.values(whole, shape)?, |value| value * factor)),
             Derived::Positions(table) => self.positions(whole, &table, shape),
+            Derived::Transposed => {
+                let (file, tensor) = self.tensor(whole)?;
+                match (shape, &tensor.shape[..]) {
+                    ([rows, columns], [height, width]) if (rows, columns) == (width, height) => {
+                        Ok(Cow::Owned(transposed(&file.values(tensor)?, *rows)))
+                    }
+                    _ => Err(wrong_shape(file, tensor, shape)),
+                }
+            }
         }
     }
 
@@ -214,6 +223,8 @@ pub(crate) enum Derived {
     Times(f32),
     /// The rows of this table multiplied by a matrix.
     Positions(PositionTable),
+    /// A matrix with its columns as rows.
+    Transposed,
 }
 
 impl Derived {
@@ -225,13 +236,16 @@ impl Derived {
             Self::Plus(addend) => format!("{name}[+{addend}]"),
             Self::Times(factor) => format!("{name}[*{factor}]"),
             Self::Positions(table) => format!("{name}[of {}]", table.name()),
+            Self::Transposed => format!("{name}[transposed]"),
         }
     }
 
     /// The tensor, and what is made of it, of which [`Self::name`] made a name.
     fn parse(name: &str) -> Option<(&str, Self)> {
         let (whole, what) = name.strip_suffix(']')?.rsplit_once('[')?;
-        let derived = if let Some(addend) = what.strip_prefix('+') {
+        let derived = if what == "transposed" {
+            Self::Transposed
+        } else if let Some(addend) = what.strip_prefix('+') {
             Self::Plus(addend.parse().ok()?)
         } else if let Some(factor) = what.strip_prefix('*') {
             Self::Times(factor.parse().ok()?)
@@ -251,6 +265,24 @@ fn changed(values: Cow<'_, [f32]>, change: impl Fn(f32) -> f32) -> Cow<'_, [f32]
     let mut values = values.into_owned();
     values.iter_mut().for_each(|value| *value = change(*value));
     Cow::Owned(values)
+}
+
+/// The matrix whose `rows` rows are the columns of this one. In squares that a first-level cache has room for: a column of
+/// a large matrix has a page for every value.
+fn transposed(values: &[f32], rows: usize) -> Vec<f32> {
+    const SIDE: usize = 32;
+    let columns = values.len() / rows.max(1);
+    let mut out = vec![0.0; values.len()];
+    for first in (0..rows).step_by(SIDE) {
+        for column in (0..columns).step_by(SIDE) {
+            for row in first..rows.min(first + SIDE) {
+                for column in column..columns.min(column + SIDE) {
+                    out[row * columns + column] = values[column * rows + row];
+                }
+            }
+        }
+    }
+    out
 }
 
 fn wrong_shape(file: &SafetensorsFile, tensor: &StoredTensor, expected: &[usize]) -> ModelError {
@@ -397,6 +429,7 @@ mod tests {
             (Derived::Plus(1.0), "a.weight[+1]"),
             (Derived::Plus(-0.5), "a.weight[+-0.5]"),
             (Derived::Times(768_f32.sqrt()), "a.weight[*27.712812]"),
+            (Derived::Transposed, "a.weight[transposed]"),
         ] {
             assert_eq!(derived.name("a.weight"), name);
             assert_eq!(Derived::parse(name), Some(("a.weight", derived)));
@@ -425,6 +458,16 @@ mod tests {
             assert_eq!(values(tensor), [0.5, -3.0], "{tensor}");
             assert!(weights.values(&Derived::Plus(1.0).name(tensor), &[3]).is_err(), "{tensor}");
         }
+    }
+
+    #[test]
+    fn columns_become_rows() {
+        assert_eq!(transposed(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 3), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+        let (rows, columns) = (70, 33);
+        let values: Vec<f32> = (0..rows * columns).map(|i| i as f32).collect();
+        let other = transposed(&values, rows);
+        assert!((0..rows * columns).all(|i| other[i] == values[i % columns * rows + i / columns]));
+        assert_eq!(transposed(&other, columns), values);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::process;
 use crate::workspace::Workspace;
 
 /// What the tests use. The script knows more: models that are not supported yet.
-const FIXTURES: [&str; 105] = [
+const FIXTURES: [&str; 108] = [
     "bert-base",
     "bert-relu",
     "bert-odd",
@@ -86,10 +86,13 @@ const FIXTURES: [&str; 105] = [
     "qwen2-rerank",
     "mistral-base",
     "mistral-rerank",
+    "llama-base",
+    "llama-rerank",
     "gemma3-base",
     "gemma3-listed",
     "nomic-base",
     "nomic-bias",
+    "nomic-experts",
     "gte-base",
     "gte-plain",
     "gte-rerank",

@@ -59,11 +59,12 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
                 let ([], [out]) = self.device.views(&mut self.memory.blocks, [], [out])?;
                 self.device.embed_sum_layer_norm(self.queue, &lookups[..count], norm, out)?;
             }
-            Op::Add | Op::Mul => {
+            Op::Add | Op::Mul | Op::WeighExperts(_) => {
                 let reads = self.spans(node);
                 let ([a, b], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
                 match node.op {
                     Op::Mul => self.device.mul(self.queue, a, b, out)?,
+                    Op::WeighExperts(routing) => self.device.weigh_experts(self.queue, a, b, routing, out)?,
                     _ => self.device.add(self.queue, a, b, out)?,
                 }
             }
@@ -158,6 +159,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
             | Op::EmbedSumLayerNorm { .. }
             | Op::Add
             | Op::Mul
+            | Op::WeighExperts(_)
             | Op::MatMul
             | Op::Linear { .. }
             | Op::ResidualLinear { .. }

@@ -117,6 +117,7 @@ pub(super) fn is_row_by_row(op: &Op) -> bool {
         | Op::Scale { .. }
         | Op::Activate(_)
         | Op::Gate(_)
+        | Op::WeighExperts(_)
         | Op::LayerNorm { .. }
         | Op::RmsNorm { .. }
         | Op::PositionScores { .. }

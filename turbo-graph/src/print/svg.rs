@@ -187,6 +187,7 @@ fn colour(op: &Op) -> &'static str {
         | Op::Scale { .. }
         | Op::Activate(_)
         | Op::Gate(_)
+        | Op::WeighExperts(_)
         | Op::Rotary(_)
         | Op::AddRelativeBias(_)
         | Op::Pool(_) => "#ffe5d0",

@@ -2,7 +2,7 @@
 
 use turbo_graph::{
     Activation, AttentionMask, Graph, GraphBuilder, GraphError, HeadColumns, Input, Pooling, PositionBuckets,
-    Positions, Rhs, ValueId,
+    Positions, Rhs, Routing, ValueId,
 };
 
 pub(crate) const VOCABULARY: usize = 50;
@@ -11,6 +11,7 @@ const HEADS: usize = 4;
 const HEAD_DIM: usize = 8;
 const INNER: usize = 40;
 const POSITIONS: usize = 64;
+pub(crate) const EXPERTS: usize = 3;
 
 type Drawn = Result<ValueId, GraphError>;
 
@@ -19,12 +20,13 @@ type Draw = fn(&mut GraphBuilder) -> Result<(), GraphError>;
 
 /// All of them, by name.
 pub(crate) fn all() -> Vec<(&'static str, Graph)> {
-    let drawn: [(&str, Draw); 9] = [
+    let drawn: [(&str, Draw); 10] = [
         ("ModernBERT", modern_bert),
         ("Qwen3", qwen3),
         ("MPNet", mpnet),
         ("DeBERTa", deberta),
         ("Nomic", nomic),
+        ("experts", experts),
         ("SPLADE", splade),
         ("masked words", masked_words),
         ("classifier", classifier),
@@ -209,6 +211,11 @@ fn mpnet(g: &mut GraphBuilder) -> Result<(), GraphError> {
 }
 
 fn post_norm_layer(g: &mut GraphBuilder, name: &str, x: ValueId, bias: Bias<'_>) -> Drawn {
+    let x = attended(g, name, x, bias)?;
+    feed_forward(g, name, x)
+}
+
+fn attended(g: &mut GraphBuilder, name: &str, x: ValueId, bias: Bias<'_>) -> Drawn {
     let [q, k, v] = ["q", "k", "v"].map(|part| {
         let rows = linear(g, &format!("{name}.{part}"), x, (HIDDEN, HIDDEN))?;
         g.split_heads(rows, HEADS)
@@ -234,21 +241,49 @@ fn deberta(g: &mut GraphBuilder) -> Result<(), GraphError> {
         let qkv = [g.split_heads(q, HEADS)?, g.split_heads(k, HEADS)?, g.split_heads(v, HEADS)?];
         let context = attention(g, qkv, AttentionMask::Full, Bias::Scores(scores))?;
         x = behind_attention(g, &name, x, context)?;
+        x = feed_forward(g, &name, x)?;
     }
     g.layer(None);
     outputs(g, x, Pooling::Cls)
 }
 
-/// The rest of a layer, with its two norms.
-fn behind_attention(g: &mut GraphBuilder, name: &str, x: ValueId, context: ValueId) -> Drawn {
-    let attended = linear(g, &format!("{name}.o"), context, (HIDDEN, HIDDEN))?;
-    let sum = g.add(attended, x)?;
-    let x = norm(g, &format!("{name}.attention_norm"), sum)?;
+/// The second half of a layer.
+fn feed_forward(g: &mut GraphBuilder, name: &str, x: ValueId) -> Drawn {
     let wide = linear(g, &format!("{name}.wide"), x, (HIDDEN, INNER))?;
     let wide = g.activate(wide, Activation::GeluErf)?;
     let narrow = linear(g, &format!("{name}.narrow"), wide, (INNER, HIDDEN))?;
     let sum = g.add(narrow, x)?;
     norm(g, &format!("{name}.norm"), sum)
+}
+
+/// The rest of the first half.
+fn behind_attention(g: &mut GraphBuilder, name: &str, x: ValueId, context: ValueId) -> Drawn {
+    let attended = linear(g, &format!("{name}.o"), context, (HIDDEN, HIDDEN))?;
+    let sum = g.add(attended, x)?;
+    norm(g, &format!("{name}.attention_norm"), sum)
+}
+
+/// BERT in which every other layer has experts, of which a row has two.
+fn experts(g: &mut GraphBuilder) -> Result<(), GraphError> {
+    let mut x = words(g)?;
+    for layer in 0..6 {
+        g.layer(Some(layer));
+        let name = format!("layer.{layer}");
+        if layer % 2 == 0 {
+            x = post_norm_layer(g, &name, x, Bias::None)?;
+            continue;
+        }
+        x = attended(g, &name, x, Bias::None)?;
+        let logits = product(g, &format!("{name}.router"), x, (HIDDEN, EXPERTS))?;
+        let wide = product(g, &format!("{name}.wide"), x, (HIDDEN, EXPERTS * INNER))?;
+        let wide = g.activate(wide, Activation::GeluErf)?;
+        let wide = g.weigh_experts(wide, logits, Routing { num_experts: EXPERTS, top_k: 2 })?;
+        let narrow = linear(g, &format!("{name}.narrow"), wide, (EXPERTS * INNER, HIDDEN))?;
+        let sum = g.add(narrow, x)?;
+        x = norm(g, &format!("{name}.norm"), sum)?;
+    }
+    g.layer(None);
+    outputs(g, x, Pooling::Mean)
 }
 
 /// Post-norm without biases, three matrices turned, two matrices for a gate of which the second is activated.

@@ -4,7 +4,7 @@
 use std::{cell::Cell, collections::BTreeMap};
 
 use turbo_graph::{
-    Activation, Graph, Input, Op, Pooling, PositionBuckets, Positions, Rhs, WeightSource,
+    Activation, Graph, Input, Op, Pooling, PositionBuckets, Positions, Rhs, Routing, WeightSource,
     dim::Dim,
     graph::{Node, Storage},
     op::{DistanceBias, HeadColumns, RelativeBuckets},
@@ -198,6 +198,20 @@ fn compute(node: &Node, inputs: &[&Tensor], sequence: &Sequence<'_>) -> Tensor {
         Op::Gate(activation) => {
             let n = x.columns / 2;
             Tensor::rows(x.rows, n, |row, i| activate(activation, x.at(0, row, i)) * x.at(0, row, n + i))
+        }
+        Op::WeighExperts(Routing { num_experts, top_k }) => {
+            let (logits, n) = (inputs[1], x.columns / num_experts);
+            Tensor::rows(x.rows, x.columns, |row, column| {
+                let logit = |expert: usize| logits.at(0, row, expert);
+                let (own, all) = (logit(column / n), 0..num_experts);
+                let before =
+                    |&other: &usize| logit(other) > own || (logit(other) == own && other < column / n);
+                if all.clone().filter(before).count() >= top_k {
+                    return 0.0;
+                }
+                let sum: f64 = all.map(|expert| (logit(expert) - own).exp()).sum();
+                x.at(0, row, column) / sum
+            })
         }
         Op::LayerNorm { epsilon } => x.map_rows(|_, _, row| {
             let n = row.len() as f64;

@@ -1,4 +1,4 @@
-// Element-wise steps: bias, activation, sum, product, scale, gate.
+// Element-wise steps: bias, activation, sum, product, scale, gate, weights of experts.
 //
 // A block takes BLOCK_VALUES neighbouring values, and blocks are independent. A thread reads PER_THREAD values of each
 // input, 16 bytes at a time, before it computes, so 32 or 64 bytes of each are under way per thread. The last block, and
@@ -177,6 +177,41 @@ struct Gate {
   }
 };
 
+constexpr int MOST_EXPERTS = 64;
+
+// out[e * values + i] = weights[e] * x[e * values + i] for a row of each block; weights are 0 but for the top_k greatest
+// of the softmax of its logits. A thread computes the weight of one expert from all logits, which are few.
+template <class T>
+__device__ __forceinline__ void weigh_experts(const T* x, const T* logits, T* out, unsigned values,
+                                              unsigned num_experts, unsigned top_k) {
+  __shared__ float weights[MOST_EXPERTS];
+  __shared__ unsigned chosen[MOST_EXPERTS];
+  const u64 row = blockIdx.x, first = row * num_experts * values;
+  logits += row * num_experts;
+  if (threadIdx.x < num_experts) {
+    const float own = to_float(logits[threadIdx.x]);
+    float most = own;
+    for (unsigned e = 0; e < num_experts; ++e) most = fmaxf(most, to_float(logits[e]));
+    float sum = 0;
+    unsigned rank = 0;
+    for (unsigned e = 0; e < num_experts; ++e) {
+      const float other = to_float(logits[e]);
+      sum += expf(other - most);
+      rank += other > own || (other == own && e < threadIdx.x);
+    }
+    weights[threadIdx.x] = expf(own - most) / sum;
+    chosen[threadIdx.x] = rank < top_k;
+  }
+  __syncthreads();
+  for (unsigned e = 0; e < num_experts; ++e) {
+    for (unsigned i = threadIdx.x; i < values; i += THREADS) {
+      const u64 at = first + static_cast<u64>(e) * values + i;
+      float v[1] = {chosen[e] ? weights[e] * to_float(x[at]) : 0.0f};
+      store<1>(out + at, v);
+    }
+  }
+}
+
 #define INSTANCES(T, DTYPE)                                                                                      \
   extern "C" __global__ void __launch_bounds__(THREADS)                                                          \
       add_bias_##DTYPE(const T* x, const T* bias, T* out, unsigned in_last, unsigned columns) {                        \
@@ -208,4 +243,9 @@ struct Gate {
       gate_##DTYPE(const T* x, unsigned activation, T* out, unsigned in_last, unsigned columns) {                      \
     const Gate<T> gate{x, columns, static_cast<Activation>(activation)};                                         \
     each(gate, out, in_last, joint_bits(columns * sizeof(T), x, out));                                            \
+  }                                                                                                              \
+  extern "C" __global__ void __launch_bounds__(THREADS)                                                          \
+      weigh_experts_##DTYPE(const T* x, const T* logits, T* out, unsigned values, unsigned num_experts,           \
+                            unsigned top_k) {                                                                    \
+    weigh_experts(x, logits, out, values, num_experts, top_k);                                                  \
   }

@@ -1,6 +1,6 @@
 //! Element-wise steps on the CPU. Every lane stands alone, so bits cannot depend on where a value lies.
 
-use super::{Accuracy, Activation, BiasAct, apply, with_activation};
+use super::{Accuracy, Activation, BiasAct, Routing, apply, with_activation};
 use crate::{
     KernelError,
     device::{Cpu, CpuQueue},
@@ -101,6 +101,53 @@ impl BiasAct for Cpu {
         Ok(queue.for_each_chunk(out, PIECE, 0, |piece, out, _| {
             self.supported_isa().run(Scale { x: &x[piece * PIECE..][..out.len()], factor, out });
         })?)
+    }
+
+    fn weigh_experts(
+        &self,
+        queue: &mut CpuQueue,
+        x: &[f32],
+        logits: &[f32],
+        routing: Routing,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let (_, values) = routing.check(logits.len(), x.len(), out.len())?;
+        if values == 0 {
+            return Ok(());
+        }
+        let width = routing.num_experts * values;
+        let rows_of_piece = (PIECE / width).max(1);
+        Ok(queue.for_each_chunk(out, rows_of_piece * width, 0, |piece, out, _| {
+            let first = piece * rows_of_piece;
+            let rows = x[first * width..].chunks_exact(width).zip(out.chunks_exact_mut(width));
+            for ((x, out), logits) in rows.zip(logits.chunks_exact(routing.num_experts).skip(first)) {
+                let experts = x.chunks_exact(values).zip(out.chunks_exact_mut(values));
+                for ((x, out), weight) in experts.zip(routing.weights(logits)) {
+                    match weight {
+                        Some(factor) => self.supported_isa().run(Scale { x, factor, out }),
+                        None => out.fill(0.0),
+                    }
+                }
+            }
+        })?)
+    }
+}
+
+impl Routing {
+    /// The weights of a row: whatever its experts made, nothing of those that have none is looked at.
+    fn weights(self, logits: &[f32]) -> [Option<f32>; Self::MOST_EXPERTS] {
+        let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let exponentials = logits.iter().map(|logit| f64::from(logit - most).exp());
+        let sum: f64 = exponentials.clone().sum();
+        let mut weights = [None; Self::MOST_EXPERTS];
+        for (expert, exponential) in exponentials.enumerate() {
+            let before = |(other, logit): (usize, &f32)| {
+                *logit > logits[expert] || (*logit == logits[expert] && other < expert)
+            };
+            let rank = logits.iter().enumerate().filter(|it| before(*it)).count();
+            weights[expert] = (rank < self.top_k).then_some((exponential / sum) as f32);
+        }
+        weights
     }
 }
 

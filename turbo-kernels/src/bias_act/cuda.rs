@@ -1,6 +1,6 @@
 //! Element-wise steps on a GPU: blocks of as many values, whatever the rows.
 
-use super::{Activation, BiasAct};
+use super::{Activation, BiasAct, Routing};
 use crate::{
     KernelError,
     cuda::{
@@ -115,6 +115,27 @@ impl<F: Float> BiasAct for Cuda<F> {
         let values = out.len();
         // SAFETY: both hold `values` values.
         unsafe { each::<F, _>(queue, named!(F, "scale"), values, |in_last| (x, factor, out, in_last)) }
+    }
+
+    fn weigh_experts(
+        &self,
+        queue: &mut CudaQueue,
+        x: CudaView<'_, F>,
+        logits: CudaView<'_, F>,
+        routing: Routing,
+        out: CudaViewMut<'_, F>,
+    ) -> Result<(), KernelError> {
+        const NAME: &str = "weigh_experts";
+        let (rows, values) = routing.check(logits.len(), x.len(), out.len())?;
+        if rows == 0 || values == 0 {
+            return Ok(());
+        }
+        let shape = blocks(count(NAME, "rows", rows)?, THREADS);
+        let values = count(NAME, "values of an expert", values)?;
+        let args = (x, logits, out, values, routing.num_experts as u32, routing.top_k as u32);
+        let kernel = Kernel { module: FAMILY.of::<F>(), name: named!(F, "weigh_experts") };
+        // SAFETY: there are as many rows of logits as of x and out, each of `values` values for every expert.
+        Ok(unsafe { queue.launch(kernel, shape, args) }?)
     }
 }
 

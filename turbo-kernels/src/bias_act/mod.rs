@@ -1,4 +1,4 @@
-//! Element-wise steps: bias, activation, sum, product, scale, gate.
+//! Element-wise steps: bias, activation, sum, product, scale, gate, weights of experts.
 
 mod activation;
 mod cpu;
@@ -41,6 +41,40 @@ impl Activation {
         Activation::Sigmoid,
         Activation::Log1pRelu,
     ];
+}
+
+/// How many experts a router chooses for a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Routing {
+    /// Experts there are, at most [`Routing::MOST_EXPERTS`].
+    pub num_experts: usize,
+    /// Experts that a row has, at least one.
+    pub top_k: usize,
+}
+
+impl Routing {
+    /// Experts whose weights of a row a kernel keeps at hand.
+    pub const MOST_EXPERTS: usize = 64;
+
+    /// Rows of `logits`, and values of each expert in a row of `x`, if everything fits.
+    pub(crate) fn check(&self, logits: usize, x: usize, out: usize) -> Result<(usize, usize), KernelError> {
+        const NAME: &str = "weigh_experts";
+        let Self { num_experts, top_k } = *self;
+        let size = |argument, expected: String, got| {
+            Err(KernelError::Size { kernel: NAME, argument, expected: expected.into(), got })
+        };
+        if !(1..=Self::MOST_EXPERTS).contains(&num_experts) {
+            return size("num_experts", format!("1 to {}", Self::MOST_EXPERTS), num_experts);
+        }
+        if !(1..=num_experts).contains(&top_k) {
+            return size("top_k", format!("1 to {num_experts}"), top_k);
+        }
+        let rows = KernelError::check_rows(NAME, "logits", num_experts, logits)?;
+        let values = x / logits.max(1);
+        KernelError::check_length(NAME, "x", logits.saturating_mul(values), x)?;
+        KernelError::check_length(NAME, "out", x, out)?;
+        Ok((rows, values))
+    }
 }
 
 /// Element-wise steps.
@@ -131,6 +165,24 @@ pub trait BiasAct: Device {
         queue: &mut Self::Queue,
         x: Self::View<'_, Self::Float>,
         factor: f32,
+        out: Self::ViewMut<'_, Self::Float>,
+    ) -> Result<(), KernelError>;
+
+    /// `out[r, e · n + i] = weights[r, e] · x[r, e · n + i]`, where `x` is `[rows, num_experts · n]`, the values of all
+    /// experts side by side, and `logits` `[rows, num_experts]`. The weights of a row are the softmax of its logits; those
+    /// that are not among the `top_k` greatest are 0, of equal ones the last, and nothing of their experts is in `out`.
+    ///
+    /// Source: Shazeer et al., arXiv 1701.06538, section 2.1, without noise; the softmax is of all logits, not of those that
+    /// are chosen (Fedus et al., JMLR 23 (2022), section 2.1).
+    ///
+    /// # Errors
+    /// [`KernelError::Length`], [`KernelError::Size`].
+    fn weigh_experts(
+        &self,
+        queue: &mut Self::Queue,
+        x: Self::View<'_, Self::Float>,
+        logits: Self::View<'_, Self::Float>,
+        routing: Routing,
         out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 }

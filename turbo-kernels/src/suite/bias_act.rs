@@ -7,7 +7,7 @@ use super::{
     rig::{Rig, compare, refuses_length, rounded},
     twin,
 };
-use crate::{Activation, BiasAct};
+use crate::{Activation, BiasAct, KernelError, Routing};
 
 /// Values at which activations change their form, saturate or leave the range of f32.
 const ARGUMENTS: [f32; 22] = [
@@ -45,6 +45,7 @@ pub fn bias_act<D: BiasAct>(device: &D) {
         activations(device, &Numbers::<D::Float>::new(width).around(0.0, 6.0, width));
         biased_activations(device, width);
         gates(device, width);
+        experts(device, width);
     }
     activations(device, &ARGUMENTS.map(rounded::<D::Float>));
     activations(device, &Numbers::<D::Float>::new(9).around(0.0, 12.0, 5000));
@@ -57,6 +58,7 @@ pub(crate) fn wide_rows<D: BiasAct>(device: &D) {
         sums_are_rounded_once(device, width);
         biased_activations(device, width);
         gates(device, width);
+        experts(device, width);
     }
 }
 
@@ -147,6 +149,50 @@ fn gates<D: BiasAct>(device: &D, n: usize) {
     }
 }
 
+/// Weights of a softmax times the values of each expert; of those that were not chosen nothing is there, be it NaN.
+fn experts<D: BiasAct>(device: &D, values: usize) {
+    const ROWS: usize = 3;
+    for (num_experts, top_k) in [(1, 1), (3, 2), (8, 2), (64, 5), (5, 5)] {
+        let width = num_experts * values;
+        let mut numbers = Numbers::<D::Float>::new(width);
+        let mut logits = numbers.around(0.0, 4.0, ROWS * num_experts);
+        // of equal ones the first
+        logits[num_experts - 1] = logits[0];
+        let weights: Vec<Option<f64>> =
+            logits.chunks(num_experts).flat_map(|row| routed(row, top_k)).collect();
+        let mut x = numbers.around(0.0, 4.0, ROWS * width);
+        for (x, weight) in x.chunks_mut(values).zip(&weights) {
+            if weight.is_none() {
+                x[0] = f32::NAN;
+            }
+        }
+        let mut rig = Rig::new(device);
+        let (on_x, on_logits) = (rig.put(&x), rig.put(&logits));
+        let routing = Routing { num_experts, top_k };
+        let out = rig
+            .answer(x.len(), |d, q, out| d.weigh_experts(q, on_x.view(), on_logits.view(), routing, out))
+            .unwrap_or_else(|e| panic!("{routing:?}: {e}"));
+        let weight = |i: usize| weights[i / values].unwrap_or(0.0);
+        let product =
+            |i: usize| if weights[i / values].is_some() { weight(i) * f64::from(x[i]) } else { 0.0 };
+        let want: Vec<f64> = (0..x.len()).map(product).collect();
+        // exponentials, their sum and two products of f32
+        compare::<D::Float>((routing, values), &out, &want, |i| {
+            (8.0 + num_experts as f64) * ROUNDING * want[i].abs()
+        });
+    }
+}
+
+/// The weights of those experts that a row has.
+fn routed(logits: &[f32], top_k: usize) -> Vec<Option<f64>> {
+    let weights = twin::softmax(&logits.iter().map(|&logit| logit.into()).collect::<Vec<f64>>());
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+    let mut routed = vec![None; logits.len()];
+    order[..top_k].iter().for_each(|&expert| routed[expert] = Some(weights[expert]));
+    routed
+}
+
 fn refuses_wrong_lengths<D: BiasAct>(device: &D) {
     let mut rig = Rig::new(device);
     let (four, six) = (rig.put(&[0.0; 4]), rig.put(&[0.0; 6]));
@@ -164,4 +210,14 @@ fn refuses_wrong_lengths<D: BiasAct>(device: &D) {
     refuses_length("gate", rig.answer(4, |d, q, out| d.gate(q, relu, six.view(), 2, out)));
     refuses_length("gate", rig.answer(3, |d, q, out| d.gate(q, relu, six.view(), 2, out)));
     refuses_length("scale", rig.answer(4, |d, q, out| d.scale(q, six.view(), 2.0, out)));
+    let mut weigh = |num_experts, top_k, len| {
+        let routing = Routing { num_experts, top_k };
+        rig.answer(len, |d, q, out| d.weigh_experts(q, six.view(), four.view(), routing, out))
+    };
+    refuses_length("weigh_experts", weigh(2, 1, 6));
+    refuses_length("weigh_experts", weigh(3, 1, 6));
+    for (num_experts, top_k) in [(0, 1), (65, 1), (2, 0), (2, 3)] {
+        let refused = weigh(num_experts, top_k, 6);
+        assert!(matches!(refused, Err(KernelError::Size { .. })), "{num_experts}, {top_k}: {refused:?}");
+    }
 }

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     Activation, Attention, AttentionMask, BatchedMatMul, BiasAct, Columns, DType, Device, Embed, Epilogue,
     FeedForward, Gather, Gemm, HeadSizes, Hidden, KernelError, Layout, Norm, Pool, Pooling, Queries,
-    RelativeBias, Rotary, Softmax,
+    RelativeBias, Rotary, Routing, Softmax,
     attention::AttentionShape,
     embed::Lookup,
     gather::HeadShape,
@@ -57,6 +57,8 @@ fn element_wise<D: BiasAct>(device: &D) {
     zeros(&mut rig, "mul", 0, |d, q, out| d.mul(q, x.view(), x.view(), out));
     zeros(&mut rig, "gate", 0, |d, q, out| d.gate(q, act, x.view(), WIDTH, out));
     zeros(&mut rig, "scale", 0, |d, q, out| d.scale(q, x.view(), 2.0, out));
+    let routing = Routing { num_experts: 2, top_k: 1 };
+    zeros(&mut rig, "weigh_experts", 0, |d, q, out| d.weigh_experts(q, x.view(), x.view(), routing, out));
 }
 
 fn norms<D: Norm + Embed + Pool>(device: &D) {

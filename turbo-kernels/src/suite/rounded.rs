@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use crate::{
     Activation, Attention, AttentionMask, BatchedMatMul, BiasAct, Columns, Cpu, CpuOptions, DType, Device,
     DeviceError, Element, Embed, Epilogue, FeedForward, Float, Gather, Gemm, HeadSizes, Hidden, KernelError,
-    Layout, Norm, Pool, Pooling, RelativeBias, Rotary, Softmax, Span,
+    Layout, Norm, Pool, Pooling, RelativeBias, Rotary, Routing, Softmax, Span,
     attention::AttentionShape,
     device::{CpuBlock, CpuQueue, split},
     embed::Lookup,
@@ -443,6 +443,17 @@ impl<F: Float> BiasAct for Rounded<F> {
 
     fn scale(&self, queue: &mut CpuQueue, x: &[F], factor: f32, out: &mut [F]) -> Result<(), KernelError> {
         self.answer(out, |out| self.cpu.scale(queue, &widen(x), factor, out))
+    }
+
+    fn weigh_experts(
+        &self,
+        queue: &mut CpuQueue,
+        x: &[F],
+        logits: &[F],
+        routing: Routing,
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        self.answer(out, |out| self.cpu.weigh_experts(queue, &widen(x), &widen(logits), routing, out))
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     ModelConfig, ModelError, Task,
-    config_fields::{ConfigFields, HeadDim, Only, Setting},
+    config_fields::{ConfigFields, HeadDim, KeyValueHeads, Only, Setting},
     drawing::Drawing,
 };
 
@@ -58,7 +58,7 @@ pub(super) const FIELDS: ConfigFields = ConfigFields {
     hidden_size: Setting::Field("hidden_size", 768),
     num_hidden_layers: Setting::Field("num_hidden_layers", 12),
     num_attention_heads: Setting::Field("num_attention_heads", 12),
-    num_key_value_heads: None,
+    num_key_value_heads: KeyValueHeads::Shared,
     head_dim: HeadDim::Shared,
     intermediate_size: Setting::Field("intermediate_size", 3072),
     hidden_act: Setting::Field("hidden_act", "gelu"),

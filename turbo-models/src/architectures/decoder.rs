@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     ModelConfig, ModelError, Task,
-    config_fields::{ConfigFields, HeadDim, Setting},
+    config_fields::{ConfigFields, HeadDim, KeyValueHeads, Setting},
     drawing::{Bias, Drawing, Gain},
 };
 
@@ -25,7 +25,7 @@ pub(super) const FIELDS: ConfigFields = ConfigFields {
     hidden_size: Setting::Field("hidden_size", 4096),
     num_hidden_layers: Setting::Field("num_hidden_layers", 32),
     num_attention_heads: Setting::Field("num_attention_heads", 32),
-    num_key_value_heads: Some(Setting::Field("num_key_value_heads", 32)),
+    num_key_value_heads: KeyValueHeads::Own(Setting::Field("num_key_value_heads", 32)),
     head_dim: HeadDim::SharedUnless("head_dim"),
     hidden_act: Setting::Field("hidden_act", "silu"),
     type_vocab_size: None,
@@ -61,10 +61,18 @@ pub(super) fn draw(
     config: &ModelConfig,
     projections: Projections,
 ) -> Result<ValueId, ModelError> {
-    rotary::refuse_scaling(config)?;
-    let theta = rotary::theta(config, rotary::Layers::All, THETA)?;
-    let table = rotary::table(drawing, config, theta, 1.0)?;
-    let attention = SelfAttention { projections, table, mask: mask(config)?, scale: None };
+    draw_with(drawing, config, projections, mask(config)?)
+}
+
+/// The same where the file does not say which tokens see each other.
+pub(super) fn draw_with(
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+    projections: Projections,
+    mask: AttentionMask,
+) -> Result<ValueId, ModelError> {
+    let table = rotary::stretched_table(drawing, config, THETA)?;
+    let attention = SelfAttention { projections, table, mask, scale: None };
     let (hidden, epsilon) = (config.hidden_size, config.layer_norm_eps);
     let norm =
         |drawing: &mut Drawing<'_>, x, name: &str| drawing.rms_norm(x, name, hidden, epsilon, Gain::Weight);

@@ -3,7 +3,7 @@
 use turbo_graph::ValueId;
 
 use crate::{
-    ModelConfig, ModelError,
+    ModelError,
     drawing::{Bias, Drawing},
     modules::Dense,
 };
@@ -13,14 +13,13 @@ pub(crate) fn prefix(index: usize) -> String {
     format!("dense.{index}.")
 }
 
-/// From the pooled row to that of the last module. The tensors of a module are those of its folder.
+/// From the pooled row of `columns` values to that of the last module. The tensors of a module are those of its folder.
 pub(super) fn draw(
     drawing: &mut Drawing<'_>,
-    config: &ModelConfig,
     modules: &[Dense],
     mut x: ValueId,
+    mut columns: usize,
 ) -> Result<ValueId, ModelError> {
-    let mut columns = config.hidden_size;
     for (index, module) in modules.iter().enumerate() {
         if module.in_features != columns {
             let why = format!("is {}, expected {columns}", module.in_features);

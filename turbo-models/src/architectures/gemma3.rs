@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     ModelConfig, ModelError,
-    config_fields::{ConfigFields, HeadDim, Only, Setting},
+    config_fields::{ConfigFields, HeadDim, KeyValueHeads, Only, Setting},
     drawing::{Drawing, Gain},
 };
 
@@ -32,7 +32,7 @@ pub(super) const GEMMA3: Architecture = Architecture {
         hidden_size: Setting::Field("hidden_size", 2304),
         num_hidden_layers: Setting::Field("num_hidden_layers", 26),
         num_attention_heads: Setting::Field("num_attention_heads", 8),
-        num_key_value_heads: Some(Setting::Field("num_key_value_heads", 4)),
+        num_key_value_heads: KeyValueHeads::Own(Setting::Field("num_key_value_heads", 4)),
         head_dim: HeadDim::Own(Setting::Field("head_dim", 256)),
         intermediate_size: Setting::Field("intermediate_size", 9216),
         hidden_act: Setting::Field("hidden_activation", "gelu_pytorch_tanh"),
@@ -95,7 +95,7 @@ fn attentions(
     let scale = Some(scale(config)?);
     let mut of = |layers, theta, mask| {
         let theta = rotary::theta(config, layers, theta)?;
-        let table = rotary::table(drawing, config, theta, 1.0)?;
+        let table = rotary::table(drawing, config, theta, rotary::Stretch::None)?;
         Ok::<_, ModelError>(SelfAttention { projections, table, mask, scale })
     };
     let global = of(rotary::Layers::Global, GLOBAL_THETA, AttentionMask::Full)?;

@@ -104,15 +104,16 @@ fn positions(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId,
     let theta = later.theta(config, THETA)?;
     let field = if later.is_default() { rotary::SCALING } else { rotary::PARAMETERS };
     let Some(stretched) = config.optional::<RopeParameters>(field)? else {
-        return rotary::table(drawing, config, theta, 1.0);
+        return rotary::table(drawing, config, theta, rotary::Stretch::None);
     };
     match (stretched.kind(), stretched.factor, stretched.mixed_b) {
-        ("default", ..) => rotary::table(drawing, config, theta, 1.0),
+        ("default", ..) => rotary::table(drawing, config, theta, rotary::Stretch::None),
         ("ntk", _, Some(mixed_b)) => {
             Err(config.unsupported(field, format!("ntk with mixed_b {mixed_b}"), "ntk without mixed_b"))
         }
         ("ntk", Some(factor), None) if factor >= 1.0 => {
-            rotary::table(drawing, config, theta * factor, factor.powf(2.0 / config.head_dim() as f64))
+            let slower = rotary::Stretch::Linear { factor: factor.powf(2.0 / config.head_dim() as f64) };
+            rotary::table(drawing, config, theta * factor, slower)
         }
         (kind, factor, _) => {
             let factor = factor.map_or("without factor".to_owned(), |factor| format!("by {factor}"));

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     ModelConfig, ModelError,
-    config_fields::{ConfigFields, Setting},
+    config_fields::{ConfigFields, KeyValueHeads, Setting},
     drawing::{Bias, Drawing},
 };
 
@@ -18,7 +18,7 @@ pub(super) const MISTRAL: Architecture = Architecture {
     tensor_prefixes: &["model."],
     fields: ConfigFields {
         vocab_size: Setting::Field("vocab_size", 32000),
-        num_key_value_heads: Some(Setting::Field("num_key_value_heads", 8)),
+        num_key_value_heads: KeyValueHeads::Own(Setting::Field("num_key_value_heads", 8)),
         intermediate_size: Setting::Field("intermediate_size", 14336),
         max_position_embeddings: Setting::Field("max_position_embeddings", 4096 * 32),
         causal_window: Some(Setting::Field("sliding_window", 4096)),

@@ -17,6 +17,7 @@ mod global_layers;
 mod gte;
 mod heads;
 mod jina_bert;
+mod llama;
 mod logit_score;
 mod mistral;
 mod modernbert;
@@ -57,7 +58,9 @@ pub(crate) const ALL: &[Architecture] = &[
     nomic::NOMIC,
     gte::GTE,
     qwen3::QWEN3,
+    qwen3::PPLX,
     qwen2::QWEN2,
+    llama::LLAMA,
     mistral::MISTRAL,
     gemma3::GEMMA3,
 ];
@@ -114,7 +117,8 @@ impl Architecture {
                     drawing.graph.output(HIDDEN, hidden);
                 }
                 let pooled = drawing.graph.pool(hidden, pooling)?;
-                dense::draw(&mut drawing, config, &modules.dense, pooled)?
+                let columns = drawing.graph.columns(pooled).unwrap_or(config.hidden_size);
+                dense::draw(&mut drawing, &modules.dense, pooled, columns)?
             }
             (Task::SequenceClassification, Some(score)) => {
                 logit_score::draw(&mut drawing, config, score, hidden)?

@@ -113,13 +113,18 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
     };
     rotary::refuse_scaling(config)?;
     let theta = rotary::theta(config, rotary::Layers::Global, GLOBAL_THETA)?;
-    let global = Sight { mask: AttentionMask::Full, table: rotary::table(drawing, config, theta, 1.0)? };
+    let global = Sight {
+        mask: AttentionMask::Full,
+        table: rotary::table(drawing, config, theta, rotary::Stretch::None)?,
+    };
     // null is not the default here, but the other layers' base
     let local = if config.is_null(LOCAL_THETA.name()) { GLOBAL_THETA } else { LOCAL_THETA };
     let theta = rotary::theta(config, rotary::Layers::Local, local)?;
     let reach = config.count(LOCAL_TOKENS)? as usize / 2;
-    let local =
-        Sight { mask: AttentionMask::Window { reach }, table: rotary::table(drawing, config, theta, 1.0)? };
+    let local = Sight {
+        mask: AttentionMask::Window { reach },
+        table: rotary::table(drawing, config, theta, rotary::Stretch::None)?,
+    };
     let regular = || Ok(GlobalLayers::Every { distance: config.count(GLOBAL_EVERY)?, first: 0 });
     let global_layers = GlobalLayers::listed_or(config, regular)?;
 

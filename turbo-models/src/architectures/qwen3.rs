@@ -1,7 +1,7 @@
 //! Qwen3 (Yang et al., 2025) as an embedder: a decoder with norms of every head of queries and keys, and as a rule no
-//! biases.
+//! biases. And pplx-embed, which is the same in both directions.
 
-use turbo_graph::ValueId;
+use turbo_graph::{AttentionMask, ValueId};
 
 use super::{
     ActivationRange, Architecture, Name,
@@ -11,7 +11,7 @@ use super::{
 use crate::{
     ModelConfig, ModelError,
     config_fields::{ConfigFields, HeadDim, Setting},
-    drawing::{Drawing, Gain},
+    drawing::{Bias, Drawing, Gain},
 };
 
 const ATTENTION_BIAS: Setting<bool> = Setting::Field("attention_bias", false);
@@ -25,20 +25,34 @@ pub(super) const QWEN3: Architecture = Architecture {
     draw,
 };
 
+/// Perplexity's pplx-embed: every token sees all others.
+pub(super) const PPLX: Architecture = Architecture {
+    names: &[Name { model_type: "bidirectional_pplx_qwen3", class_prefix: "PPLXQwen3" }],
+    fields: ConfigFields { causal_fields: &[], ..QWEN3.fields },
+    heads: &[],
+    draw: |drawing, config| decoder::draw_with(drawing, config, projections(config)?, AttentionMask::Full),
+    ..QWEN3
+};
+
 fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
-    refuse_projection(drawing, config)?;
-    let bias = config.bias(ATTENTION_BIAS)?;
-    let projections = Projections { bias, context_bias: bias, head_norms: Some(Gain::Weight) };
-    decoder::draw(drawing, config, projections)
+    let hidden = decoder::draw(drawing, config, projections(config)?)?;
+    projected(drawing, config, hidden)
 }
 
-/// Refuses models with a matrix behind the last norm, which makes rows of another width.
-fn refuse_projection(drawing: &Drawing<'_>, config: &ModelConfig) -> Result<(), ModelError> {
-    const WIDTH: &str = "num_labels";
-    match config.is_given(WIDTH) && drawing.has("linear.weight") {
-        true => {
-            Err(config.wrong(WIDTH, "is the width of the tensor linear.weight, which is not computed here"))
-        }
-        false => Ok(()),
+fn projections(config: &ModelConfig) -> Result<Projections, ModelError> {
+    let bias = config.bias(ATTENTION_BIAS)?;
+    Ok(Projections { bias, context_bias: bias, head_norms: Some(Gain::Weight) })
+}
+
+/// Voyage's models have a matrix behind the last norm, which makes rows of the width of `num_labels`.
+fn projected(
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+    hidden: ValueId,
+) -> Result<ValueId, ModelError> {
+    const NAME: &str = "linear";
+    match config.is_given("num_labels") && drawing.has("linear.weight") {
+        true => drawing.linear_with(hidden, NAME, (config.hidden_size, config.num_labels()?), Bias::Without),
+        false => Ok(hidden),
     }
 }

@@ -40,6 +40,9 @@ pub(super) struct RopeParameters {
     r#type: Option<String>,
     /// How many times longer inputs are than the model had been trained with.
     pub(super) factor: Option<f64>,
+    low_freq_factor: Option<f64>,
+    high_freq_factor: Option<f64>,
+    original_max_position_embeddings: Option<f64>,
     /// Where given, GTE's columns are slowed down by different factors.
     pub(super) mixed_b: Option<f64>,
     rope_theta: Option<f64>,
@@ -81,6 +84,90 @@ impl RopeParameters {
     }
 }
 
+/// How much slower the columns of a model turn that was stretched to longer inputs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Stretch {
+    /// They turn as they were trained first.
+    None,
+    /// All by the same factor (Chen et al., 2023, "Extending Context Window of Large Language Models via Positional
+    /// Interpolation").
+    Linear {
+        /// How many times slower.
+        factor: f64,
+    },
+    /// As Llama 3.1: those that turn often in an input of the first training are left as they are, those that turn seldom
+    /// are slowed down, and in between it is by a part (Grattafiori et al., 2024, "The Llama 3 Herd of Models").
+    ByFrequency {
+        /// How many times slower.
+        factor: f64,
+        /// Slowed down are columns that turn less often than this in such an input,
+        low: f64,
+        /// and left alone those that turn more often than this.
+        high: f64,
+        /// Positions of such an input.
+        trained: f64,
+    },
+}
+
+impl Stretch {
+    /// How fast a pair of columns turns, in radians per position, which turned by `frequency` at first.
+    fn of(self, frequency: f64) -> f64 {
+        match self {
+            Self::None => frequency,
+            Self::Linear { factor } => frequency / factor,
+            Self::ByFrequency { factor, low, high, trained } => {
+                let turns = trained * frequency / std::f64::consts::TAU;
+                let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+                frequency * (kept + (1.0 - kept) / factor)
+            }
+        }
+    }
+}
+
+impl RopeParameters {
+    /// How `field`, which says all this, stretches a decoder.
+    fn stretch(&self, config: &ModelConfig, field: &'static str) -> Result<Stretch, ModelError> {
+        let kind = self.kind();
+        let positive = |name: &str, value: Option<f64>| match value {
+            Some(value) if value.is_finite() && value > 0.0 => Ok(value),
+            Some(value) => Err(config.wrong(field, format!("its {name} is {value}, expected more than 0"))),
+            None => Err(config.wrong(field, format!("is {kind:?} without {name}"))),
+        };
+        let factor = || positive("factor", self.factor);
+        match kind {
+            "" | "default" => Ok(Stretch::None),
+            "linear" => Ok(Stretch::Linear { factor: factor()? }),
+            "llama3" => {
+                let low = positive("low_freq_factor", self.low_freq_factor)?;
+                let high = positive("high_freq_factor", self.high_freq_factor)?;
+                let trained =
+                    positive("original_max_position_embeddings", self.original_max_position_embeddings)?;
+                if high <= low {
+                    let why =
+                        format!("its high_freq_factor is {high}, expected more than low_freq_factor {low}");
+                    return Err(config.wrong(field, why));
+                }
+                Ok(Stretch::ByFrequency { factor: factor()?, low, high, trained })
+            }
+            _ => Err(config.unsupported(field, kind, "default, linear, llama3")),
+        }
+    }
+}
+
+/// The table of a decoder whose layers all turn alike, stretched or not.
+pub(super) fn stretched_table(
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+    setting: Setting<f64>,
+) -> Result<ValueId, ModelError> {
+    let later = config.optional::<RopeParameters>(PARAMETERS)?.unwrap_or_default();
+    let stretch = match later.is_default() {
+        false => later.stretch(config, PARAMETERS)?,
+        true => config.optional::<RopeParameters>(SCALING)?.unwrap_or_default().stretch(config, SCALING)?,
+    };
+    table(drawing, config, later.theta(config, setting)?, stretch)
+}
+
 /// How positions turn in layers of either kind.
 #[derive(Default, Deserialize)]
 struct RopeParametersByLayer {
@@ -113,12 +200,13 @@ pub(super) fn refuse_scaling(config: &ModelConfig) -> Result<(), ModelError> {
     }
 }
 
-/// The table for heads whose column `i` turns by `theta^(−2i / head_dim) / slower` radians per position.
+/// The table for heads whose column `i` turns by `theta^(−2i / head_dim)` radians per position, or as much slower as
+/// `stretch` says.
 pub(super) fn table(
     drawing: &mut Drawing<'_>,
     config: &ModelConfig,
     theta: f64,
-    slower: f64,
+    stretch: Stretch,
 ) -> Result<ValueId, ModelError> {
     let (head_dim, positions) = (config.head_dim(), config.max_position_embeddings);
     let width = if config.is_given("head_dim") { "head_dim" } else { "hidden_size" };
@@ -139,7 +227,28 @@ pub(super) fn table(
         let why = format!("is {positions}, expected at most {most} for heads of {head_dim} columns");
         return Err(config.wrong("max_position_embeddings", why));
     }
-    let frequency = |pair: usize| theta.powf(-2.0 * pair as f64 / head_dim as f64) / slower;
+    let frequency = |pair: usize| stretch.of(theta.powf(-2.0 * pair as f64 / head_dim as f64));
     let frequencies: Vec<f64> = (0..head_dim / 2).map(frequency).collect();
     Ok(drawing.graph.rotary_table(&frequencies, positions))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Published for Llama 3.1: 8 times as long, of 8192 positions, slowed down below one turn and kept above four.
+    #[test]
+    fn columns_that_turn_often_are_not_slowed_down() {
+        let stretch = Stretch::ByFrequency { factor: 8.0, low: 1.0, high: 4.0, trained: 8192.0 };
+        let per_turns = |turns: f64| turns * std::f64::consts::TAU / 8192.0;
+        for (turns, slower) in [(1000.0, 1.0), (4.0, 1.0), (1.0, 8.0), (0.01, 8.0), (2.5, 1.0 / 0.5625)] {
+            let (before, after) = (per_turns(turns), stretch.of(per_turns(turns)));
+            assert!(
+                (before / after - slower).abs() < 1e-12,
+                "{turns} turns: {} times slower",
+                before / after
+            );
+        }
+        assert_eq!((Stretch::None.of(0.5), Stretch::Linear { factor: 4.0 }.of(0.5)), (0.5, 0.125));
+    }
 }

@@ -29,6 +29,7 @@ enum Stage {
     TokenVectors,
     Vector,
     UnitVector,
+    Codes,
     WordLogits,
     WordWeights,
     NextLogits,
@@ -36,7 +37,7 @@ enum Stage {
 }
 
 /// The modules that are known here.
-pub(super) const CLASSES: [&str; 8] = [
+pub(super) const CLASSES: [&str; 9] = [
     "Transformer",
     "Pooling",
     "Dense",
@@ -45,7 +46,10 @@ pub(super) const CLASSES: [&str; 8] = [
     "MLMTransformer",
     "SpladePooling",
     "LogitScore",
+    "FlexibleQuantizer",
 ];
+/// Where those lie that are not the library's: what their code does is done here.
+const OTHERS: [&str; 1] = ["st_quantize.FlexibleQuantizer"];
 
 impl SentenceModules {
     /// Reads the list, which says all about pooling and what follows it.
@@ -64,7 +68,7 @@ impl SentenceModules {
     fn add(&mut self, list: &List<'_>, module: &Module, stage: Stage) -> Result<Stage, ModelError> {
         let whole = module.r#type.as_str();
         let class = whole.rsplit('.').next().unwrap_or_default();
-        if whole != class && !whole.starts_with("sentence_transformers.") {
+        if whole != class && !whole.starts_with("sentence_transformers.") && !OTHERS.contains(&whole) {
             self.warnings.push(format!(
                 "modules.json: type is {}, whose code is not run: the library's {} is taken for it",
                 one_line(whole),
@@ -101,6 +105,11 @@ impl SentenceModules {
             ("Normalize", Stage::Vector | Stage::UnitVector) => {
                 self.normalize = true;
                 Ok(Stage::UnitVector)
+            }
+            // its int8, which is what it does where the caller asks for no other
+            ("FlexibleQuantizer", Stage::Vector) => {
+                self.tanh_int8 = true;
+                Ok(Stage::Codes)
             }
             // does something in training only
             ("Dropout", stage) => Ok(stage),
@@ -143,6 +152,7 @@ impl List<'_> {
             Stage::WordWeights => "nothing behind SpladePooling",
             Stage::NextLogits => "LogitScore behind the logits of the next token",
             Stage::Score => "nothing behind LogitScore",
+            Stage::Codes => "nothing behind FlexibleQuantizer",
         };
         self.wrong("type", format!("{found}, expected {expected}"))
     }

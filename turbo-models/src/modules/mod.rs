@@ -39,6 +39,8 @@ pub(crate) struct SentenceModules {
     pub(crate) dense: Vec<Dense>,
     /// Whether it is divided by its L2 norm then.
     pub(crate) normalize: bool,
+    /// Whether its values become whole numbers instead ([`tanh_int8`](crate::tanh_int8)).
+    pub(crate) tanh_int8: bool,
     /// Whether the model gives weights of its vocabulary instead (SPLADE).
     pub(crate) splade: bool,
     /// The score that the model's next token gives instead.

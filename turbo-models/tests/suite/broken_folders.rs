@@ -414,8 +414,9 @@ proptest! {
     fn damaged_configurations_of_any_family_never_panic(
         damages in prop::collection::vec(damage(), 1..4),
         family in prop::sample::select(vec![
-            "albert-groups", "distilbert-seqcls", "electra-mlm", "mpnet-mlm", "modernbert-mean", "nomic-base",
-            "gte-rerank", "deberta-own", "qwen3-wide", "qwen2-full", "mistral-rerank", "gemma3-listed", "jina-code",
+            "albert-groups", "distilbert-seqcls", "electra-mlm", "mpnet-mlm", "modernbert-mean", "nomic-base", "nomic-experts",
+            "gte-rerank", "deberta-own", "qwen3-wide", "qwen2-full", "mistral-rerank", "llama-base", "gemma3-listed",
+            "jina-code",
         ]),
     ) {
         let sound = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(family);

@@ -99,7 +99,7 @@ fn family_bounds(model_type: &str) -> (f32, f32) {
     match model_type {
         "bert" | "roberta" | "xlm-roberta" | "camembert" | "distilbert" => (0.025, 0.06),
         "electra" | "albert" | "mpnet" | "deberta-v2" => (0.025, 0.1),
-        "nomic_bert" | "new" | "qwen3" | "qwen2" | "mistral" | "gemma3_text" => (0.03, 0.1),
+        "nomic_bert" | "new" | "qwen3" | "qwen2" | "mistral" | "llama" | "gemma3_text" => (0.03, 0.1),
         "modernbert" => (0.06, 0.12),
         other => panic!("no bounds for {other}"),
     }

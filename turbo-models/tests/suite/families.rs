@@ -255,7 +255,7 @@ fn a_decoder_of_its_own_code_that_does_not_say_whether_it_is_causal_is_told_of()
     let [own, other] = ["AutoModel", "AutoModelForCausalLM"].map(code);
     let told = "config.json: is_causal is not given, the model's own code may let tokens see those behind them; \
         computed as causal";
-    for fixture in ["qwen2-base", "qwen3-base"] {
+    for fixture in ["qwen2-base", "qwen3-base", "llama-base"] {
         assert_eq!(warnings(fixture, &[]), [""; 0], "{fixture}");
         assert_eq!(warnings(fixture, std::slice::from_ref(&other)), [""; 0], "{fixture}");
         for silent in [vec![], vec![("is_causal", Value::Null)]] {
@@ -343,20 +343,43 @@ fn gemma3_s_layers_and_positions_may_be_said_otherwise() {
     assert!(error.ends_with("config.json: query_pre_attn_scalar: is 0, expected more than 0"), "{error}");
 }
 
-/// A matrix that makes rows of another width.
+/// As Voyage's models are published: a matrix makes rows of another width, of tokens and so of texts.
 #[test]
-fn qwen3_s_projection_is_refused() {
-    let folder = copy("qwen3-base", &[("num_labels", 8.into())]);
-    assert!(Checkpoint::open(folder.path()).is_ok(), "there is no such matrix");
+fn qwen3_s_projection() {
+    let folder =
+        copy("qwen3-base", &[("num_labels", 8.into()), ("use_bidirectional_attention", true.into())]);
+    let input = Encoded { input_ids: vec![5, 90, 17, 17, 3], token_type_ids: vec![] };
+    let rows = |folder: &Path| {
+        let checkpoint = Checkpoint::open(folder).unwrap();
+        let options = EncoderOptions { task: Pooling::Mean.into(), ..EncoderOptions::of(&checkpoint) };
+        let cpu = Cpu::new(CpuOptions::default()).unwrap();
+        let mut encoder = Encoder::new(cpu, &checkpoint, options).unwrap();
+        let pooled = encoder.embed_batch(std::slice::from_ref(&input)).unwrap().remove(0);
+        let mut tokens = Vec::new();
+        encoder.tokens(0, &mut tokens).unwrap();
+        assert_eq!((encoder.pooled_len(), encoder.token_len()), (Some(pooled.len()), Some(tokens.len() / 5)));
+        (pooled, tokens)
+    };
+    let (pooled, tokens) = rows(folder.path());
+    assert_eq!((pooled.len(), tokens.len()), (32, 5 * 32), "there is no such matrix");
+
     let file = folder.path().join("model.safetensors");
-    let (model, matrix) = (fs::read(&file).unwrap(), vec![0_u8; 4 * 8 * 32]);
-    let matrix = TensorView::new(Dtype::F32, vec![8, 32], &matrix).unwrap();
+    let weights: Vec<f32> = (0..8 * 32).map(|i| ((i * 7919) % 1009) as f32 / 504.5 - 1.0).collect();
+    let bytes: Vec<u8> = weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
+    let model = fs::read(&file).unwrap();
+    let matrix = TensorView::new(Dtype::F32, vec![8, 32], &bytes).unwrap();
     let tensors = SafeTensors::deserialize(&model).unwrap().tensors();
     let tensors = tensors.into_iter().chain([("linear.weight".to_owned(), matrix)]);
     fs::write(file, serialize(tensors, None).unwrap()).unwrap();
-    let error = Checkpoint::open(folder.path()).err().unwrap().to_string();
-    let why = "num_labels: is the width of the tensor linear.weight, which is not computed here";
-    assert!(error.ends_with(&format!("config.json: {why}")), "{error}");
+    let product = |row: &[f32]| -> Vec<f32> {
+        let dot =
+            |weights: &[f32]| row.iter().zip(weights).map(|(x, w)| f64::from(x * w)).sum::<f64>() as f32;
+        weights.chunks_exact(32).map(dot).collect()
+    };
+    let (got_pooled, got_tokens) = rows(folder.path());
+    let expected: Vec<f32> = tokens.chunks_exact(32).flat_map(product).collect();
+    assert!(max_difference(&got_tokens, &expected) < 1e-4, "{got_tokens:?}");
+    assert!(max_difference(&got_pooled, &product(&pooled)) < 1e-4, "{got_pooled:?}");
 }
 
 /// A decoder classifies by the last token that is not padding; of nothing but padding by the first.

@@ -118,7 +118,8 @@ fn ids_outside_the_limits_are_refused_and_the_next_batch_works() {
             Err(ModelError::Input(error)) => assert_eq!(error, expected),
             other => panic!("{other:?} instead of {expected}"),
         }
-        assert_eq!(encoder.embed_batch(&[input(vec![2, 3])]).unwrap()[0].len(), encoder.hidden_size());
+        let row = &encoder.embed_batch(&[input(vec![2, 3])]).unwrap()[0];
+        assert_eq!(Some(row.len()), encoder.pooled_len());
     }
     assert!(encoder.embed_batch(&[]).unwrap().is_empty());
 }

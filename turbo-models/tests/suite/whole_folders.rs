@@ -298,6 +298,53 @@ fn gte_qwen2() {
     assert_eq!(got, last());
 }
 
+/// As pplx-embed is published, but for its sizes: code of its own that sees all tokens, and a module behind pooling that
+/// makes whole numbers of its values.
+#[test]
+fn pplx_embed() {
+    let folder = copy("qwen3-base");
+    let config = folder.path().join("config.json");
+    set(&config, "architectures", json!(["PPLXQwen3Model"]));
+    set(&config, "model_type", json!("bidirectional_pplx_qwen3"));
+    set(&config, "auto_map", json!({"AutoModel": "modeling.PPLXQwen3Model"}));
+    let library = |class: &str| format!("sentence_transformers.models.{class}");
+    let list = |quantizer: &str| {
+        json!([
+            {"idx": 0, "name": "0", "path": "", "type": library("Transformer")},
+            {"idx": 1, "name": "1", "path": "1_Pooling", "type": library("Pooling")},
+            {"idx": 2, "name": "2", "path": "", "type": quantizer, "kwargs": ["quantization"]},
+        ])
+    };
+    write(folder.path(), "modules.json", &list("st_quantize.FlexibleQuantizer"));
+    write(folder.path(), "1_Pooling/config.json", &json!({"pooling_mode_mean_tokens": true}));
+
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(checkpoint.warnings(), [""; 0]);
+    assert_eq!(checkpoint.task(), Some(Pooling::Mean.into()));
+    assert!(!checkpoint.normalizes() && !checkpoint.supports(Task::SequenceClassification));
+    let input = Encoded { input_ids: vec![5, 90, 17, 17, 3], token_type_ids: vec![] };
+    let got = vector(&checkpoint, &input);
+    let bare = copy("qwen3-base");
+    let mean = || bare_vector(bare.path(), Pooling::Mean, &input);
+    let codes = |vector: Vec<f32>| -> Vec<f32> {
+        vector.into_iter().map(|x| (f64::from(x).tanh() * 127.0).round() as f32).collect()
+    };
+    assert_ne!(got, codes(mean()), "which is causal");
+    set(&bare.path().join("config.json"), "use_bidirectional_attention", json!(true));
+    let expected = codes(mean());
+    assert_eq!(got, expected);
+    assert!(expected.iter().any(|code| code.abs() > 20.0), "{expected:?}");
+
+    // the same model without it is another
+    let digest = checkpoint.digest();
+    write(folder.path(), "modules.json", &modules(&[("", "Transformer"), ("1_Pooling", "Pooling")]));
+    let plain = Checkpoint::open(folder.path()).unwrap();
+    assert!(plain.digest() != digest && vector(&plain, &input) == mean());
+    write(folder.path(), "modules.json", &list("quantize.IntQuantizer"));
+    let refused = error(folder.path());
+    assert!(refused.contains(r#"type is "IntQuantizer", supported: "#), "{refused}");
+}
+
 /// The steps of Qwen's, with a few of its tokens.
 fn qwen_s_tokenizer() -> Value {
     let end = "<|endoftext|>";
@@ -734,7 +781,26 @@ fn ways_to_stretch_positions_that_are_not_drawn_are_refused() {
         (
             "qwen3-base",
             json!({"rope_type": "yarn", "factor": 4.0}),
-            r#"rope_scaling is "yarn", supported: default"#,
+            r#"rope_scaling is "yarn", supported: default, linear, llama3"#,
+        ),
+        ("qwen2-base", json!({"type": "linear"}), r#"rope_scaling: is "linear" without factor"#),
+        (
+            "mistral-base",
+            json!({"type": "linear", "factor": 0.0}),
+            "rope_scaling: its factor is 0, expected more than 0",
+        ),
+        (
+            "llama-base",
+            json!({
+                "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192,
+            }),
+            "rope_scaling: its high_freq_factor is 4, expected more than low_freq_factor 4",
+        ),
+        (
+            "llama-base",
+            json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}),
+            r#"rope_scaling: is "llama3" without original_max_position_embeddings"#,
         ),
         (
             "gte-base",
@@ -767,19 +833,15 @@ fn ways_to_stretch_positions_that_are_not_drawn_are_refused() {
         set(&folder.path().join("config.json"), "rope_scaling", scaling);
         assert_eq!(error(folder.path()), format!("config.json: {why}"));
     }
-    for family in ["qwen2-base", "mistral-base", "gemma3-base"] {
-        let folder = copy(family);
-        set(
-            &folder.path().join("config.json"),
-            "rope_scaling",
-            json!({"rope_type": "linear", "factor": 8.0}),
-        );
-        assert_eq!(error(folder.path()), r#"config.json: rope_scaling is "linear", supported: default"#);
-    }
+    let folder = copy("gemma3-base");
+    let linear = json!({"rope_type": "linear", "factor": 8.0});
+    set(&folder.path().join("config.json"), "rope_scaling", linear);
+    assert_eq!(error(folder.path()), r#"config.json: rope_scaling is "linear", supported: default"#);
     let folder = copy("qwen3-base");
     let yarn = json!({"rope_type": "yarn", "rope_theta": 1e6});
     set(&folder.path().join("config.json"), "rope_parameters", yarn);
-    assert_eq!(error(folder.path()), r#"config.json: rope_parameters is "yarn", supported: default"#);
+    let refused = r#"config.json: rope_parameters is "yarn", supported: default, linear, llama3"#;
+    assert_eq!(error(folder.path()), refused);
     set(&folder.path().join("config.json"), "rope_parameters", Value::Null);
     for same in [json!({"rope_type": "default"}), json!({"rope_type": "default", "type": "default"})] {
         set(&folder.path().join("config.json"), "rope_scaling", same);

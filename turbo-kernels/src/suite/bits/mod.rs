@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Activation, AttentionMask, Columns, DType, Device, EncoderKernels, Epilogue, FeedForward, HeadSizes,
-    Hidden, KernelError,
+    Hidden, KernelError, Routing,
     embed::Lookup,
     matmul::{HeadStrides, MatMulShape, Rhs},
     norm::NormWeights,
@@ -99,6 +99,13 @@ fn element_wise<D: EncoderKernels<Float = f32>>(rig: &mut Rig<'_, D>) -> Vec<(&'
     let halves = rig.put(&Numbers::<f32>::new(8).values(ROWS * 2 * WIDTH));
     answers.push(each_part(rig, "gate", WIDTH, |d, q, rows, out| {
         d.gate(q, Activation::GeluErf, part(&halves, 2 * WIDTH, rows), WIDTH, out)
+    }));
+    let logits = rig.put(&Numbers::<f32>::new(9).around(0.0, 4.0, ROWS * 4));
+    let routing = Routing { num_experts: 4, top_k: 2 };
+    let hidden = rig.put(&Numbers::<f32>::new(10).values(ROWS * 4 * WIDTH));
+    answers.push(each_part(rig, "weigh_experts", 4 * WIDTH, |d, q, rows, out| {
+        let x = part(&hidden, 4 * WIDTH, rows.clone());
+        d.weigh_experts(q, x, part(&logits, 4, rows), routing, out)
     }));
     answers.push(each_part(rig, "mul", WIDTH, |d, q, rows, out| {
         d.mul(q, part(&x, WIDTH, rows.clone()), part(&x, WIDTH, rows), out)

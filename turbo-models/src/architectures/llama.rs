@@ -1,0 +1,36 @@
+//! Llama (Touvron et al., 2023; Grattafiori et al., 2024) as an embedder or a reranker: a decoder, as a rule without biases.
+
+use turbo_graph::ValueId;
+
+use super::{
+    ActivationRange, Architecture, Name,
+    decoder::{self, Projections},
+};
+use crate::{
+    ModelConfig, ModelError,
+    config_fields::{ConfigFields, KeyValueHeads, Only, Setting},
+    drawing::Drawing,
+};
+
+const ATTENTION_BIAS: Setting<bool> = Setting::Field("attention_bias", false);
+
+pub(super) const LLAMA: Architecture = Architecture {
+    names: &[Name { model_type: "llama", class_prefix: "Llama" }],
+    tensor_prefixes: &["model."],
+    fields: ConfigFields {
+        vocab_size: Setting::Field("vocab_size", 32000),
+        num_key_value_heads: KeyValueHeads::SharedUnless("num_key_value_heads"),
+        intermediate_size: Setting::Field("intermediate_size", 11008),
+        max_position_embeddings: Setting::Field("max_position_embeddings", 2048),
+        only: &[Only { field: "mlp_bias", values: &["false"], default: "false" }],
+        ..decoder::FIELDS
+    },
+    activations: ActivationRange::WithinF16,
+    heads: decoder::HEADS,
+    draw,
+};
+
+fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
+    let bias = config.bias(ATTENTION_BIAS)?;
+    decoder::draw(drawing, config, Projections { bias, context_bias: bias, head_norms: None })
+}
