@@ -147,7 +147,7 @@ impl List<'_> {
             Stage::Text => "Transformer or MLMTransformer first",
             Stage::TokenVectors => "Pooling behind Transformer",
             Stage::WordLogits => "SpladePooling behind the logits of words",
-            Stage::Vector => "Dense or Normalize behind Pooling and Dense",
+            Stage::Vector => "Dense, Normalize or FlexibleQuantizer behind Pooling and Dense",
             Stage::UnitVector => "nothing behind Normalize",
             Stage::WordWeights => "nothing behind SpladePooling",
             Stage::NextLogits => "LogitScore behind the logits of the next token",

@@ -607,7 +607,7 @@ mod tests {
             ),
             (
                 &["Transformer", "Pooling", "Pooling"],
-                "Pooling is out of order, expected Dense or Normalize behind Pooling and Dense",
+                "Pooling is out of order, expected Dense, Normalize or FlexibleQuantizer behind Pooling and Dense",
             ),
             (
                 &["Transformer", "Pooling", "Normalize", "Dense"],
