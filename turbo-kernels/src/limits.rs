@@ -10,9 +10,9 @@ use std::{
 };
 
 use crate::{
-    Cpu, Device, DeviceError,
+    Cpu, DType, Device, DeviceError,
     device::{CpuBlock, CpuQueue, look},
-    simd::{Kernel, Simd, TILES_SIDE},
+    simd::{Kernel, Simd, SupportedIsa, TILES_SIDE},
 };
 
 /// Ceilings of a CPU with all threads of its queue.
@@ -35,8 +35,8 @@ pub struct Limits {
 const MEMORY: usize = 256 << 20;
 /// Values read in one piece.
 const PIECE: usize = 256 << 10;
-/// Multiply-adds of each chain in one piece.
-const STEPS: usize = 20_000;
+/// Multiply-adds of each chain in one run: about a millisecond.
+const STEPS: usize = 400_000;
 /// The best of this many runs counts: a ceiling is what the machine reaches undisturbed.
 const RUNS: usize = 7;
 
@@ -57,17 +57,32 @@ impl Limits {
         let values = &*values;
         let mut limits = Limits { flops: 0.0, bf16_flops: 0.0, int8_ops: 0.0, memory_bytes: 0.0 };
         for _ in 0..RUNS {
-            let f32 = operations(&mut queue, |steps| isa.run(Chains { steps }))?;
-            let bf16 = operations(&mut queue, |steps| isa.run_bf16_tiles(Bf16Chains { steps }))?;
-            let int8 = operations(&mut queue, |steps| isa.run_int8_tiles(Int8Chains { steps }))?;
-            let memory = memory_bytes(cpu, &mut queue, values)?;
-            limits.flops = limits.flops.max(f32);
-            limits.bf16_flops = limits.bf16_flops.max(bf16);
-            limits.int8_ops = limits.int8_ops.max(int8);
-            limits.memory_bytes = limits.memory_bytes.max(memory);
+            limits.flops = limits.flops.max(run_operations(&mut queue, isa, DType::F32)?);
+            limits.bf16_flops = limits.bf16_flops.max(run_operations(&mut queue, isa, DType::Bf16)?);
+            limits.int8_ops = limits.int8_ops.max(run_operations(&mut queue, isa, DType::Int8)?);
+            limits.memory_bytes = limits.memory_bytes.max(memory_bytes(cpu, &mut queue, values)?);
         }
         Ok(limits)
     }
+}
+
+/// Operations a second on operands of `dtype`, counted as in [`Limits`], of each of the runs that fill `time`, some of a
+/// millisecond; at least one.
+///
+/// A clock rate that varies from minute to minute, and with what a core did just before, is the same for this and for work
+/// that it takes turns with.
+///
+/// # Errors
+/// When there is no thread.
+pub fn operations(cpu: &Cpu, dtype: DType, time: Duration) -> Result<Vec<f64>, DeviceError> {
+    let mut queue = cpu.queue()?;
+    let isa = cpu.supported_isa();
+    run_operations(&mut queue, isa, dtype)?; // wakes the team
+    let (mut runs, begin) = (Vec::new(), Instant::now());
+    while runs.is_empty() || begin.elapsed() < time {
+        runs.push(run_operations(&mut queue, isa, dtype)?);
+    }
+    Ok(runs)
 }
 
 /// How long a cache line takes to another thread of `cpu` and back, the best of some runs: from some tens of nanoseconds,
@@ -122,15 +137,26 @@ fn passes(players: &AtomicU32, turn: &AtomicU32, me: u32) -> Option<Duration> {
     Some(begin.elapsed() / TRIPS)
 }
 
-/// Operations a second of chains, which give the multiply-adds of a step, in one run.
-fn operations(queue: &mut CpuQueue, chains: impl Fn(usize) -> usize + Sync) -> Result<f64, DeviceError> {
-    let pieces = 64 * queue.threads();
-    let operations = 2 * pieces * STEPS * chains(1);
-    let start = Instant::now();
-    queue.for_each_piece(pieces, 0, |_, _| {
-        chains(STEPS);
+/// Operations a second on operands of `dtype` in one run.
+fn run_operations(queue: &mut CpuQueue, isa: SupportedIsa, dtype: DType) -> Result<f64, DeviceError> {
+    match dtype {
+        DType::F32 => run_chains(queue, |steps| isa.run(Chains { steps })),
+        DType::Bf16 => run_chains(queue, |steps| isa.run_bf16_tiles(Bf16Chains { steps })),
+        DType::Int8 => run_chains(queue, |steps| isa.run_int8_tiles(Int8Chains { steps })),
+    }
+}
+
+/// Operations a second of chains, which give the multiply-adds of a step, in one run: the sum of the threads' rates, so that
+/// neither handing over nor waiting for the last thread is in it.
+fn run_chains(queue: &mut CpuQueue, chains: impl Fn(usize) -> usize + Sync) -> Result<f64, DeviceError> {
+    let of_all = Mutex::new(0.0);
+    queue.for_each_piece(queue.threads(), 0, |_, _| {
+        let start = Instant::now();
+        let operations = 2 * STEPS * chains(STEPS);
+        let rate = operations as f64 / start.elapsed().as_secs_f64();
+        *of_all.lock().unwrap_or_else(PoisonError::into_inner) += rate;
     })?;
-    Ok(operations as f64 / start.elapsed().as_secs_f64())
+    Ok(of_all.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Bytes a second in one run over all values.
@@ -290,6 +316,10 @@ mod tests {
             assert!((1e8..1e14).contains(&operations), "{limits:?}");
         }
         assert!((1e8..1e13).contains(&limits.memory_bytes), "{limits:?}");
+        for dtype in DType::ALL {
+            let runs = operations(&cpu, dtype, Duration::ZERO).unwrap();
+            assert!(runs.len() == 1 && (1e8..1e14).contains(&runs[0]), "{dtype}: {runs:?}");
+        }
     }
 
     #[test]

@@ -1,4 +1,6 @@
-//! Batches: each rival has its turn at each, round after round.
+//! Batches: each rival has its turn at each, round after round, and so has the machine's peak.
+
+use std::time::Duration;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -6,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Precision,
     ceilings::Limit,
-    turn::{Times, Turn, look, turns},
+    turn::{TURN_MS, Times, Turn, look, turns},
 };
 use crate::{
     figures::{
@@ -16,6 +18,9 @@ use crate::{
     progress::Timeline,
     rival::Rival,
 };
+
+/// A turn of the peak.
+const PEAK_TURN: Duration = Duration::from_millis(TURN_MS as u64);
 
 /// What one rival takes for one batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -76,21 +81,25 @@ pub(super) fn run(
         timeline.done(1.0 / (rounds + 1) as f64 / batches.len() as f64);
     }
     let mut times = vec![vec![Times::default(); rivals.len()]; batches.len()];
+    let mut peaks = vec![Vec::new(); batches.len()];
     for round in 0..rounds {
         limit.look()?;
         for (index, batch) in batches.iter().enumerate() {
-            for who in order(rivals.len(), round, index) {
-                times[index][who].batch(rivals[who], batch, plan[index][who], &[])?;
+            for who in order(rivals.len() + 1, round, index) {
+                match rivals.get_mut(who) {
+                    Some(rival) => times[index][who].batch(rival, batch, plan[index][who], &[])?,
+                    None => peaks[index].push(limit.peak_turn(precision, PEAK_TURN)?),
+                }
             }
             timeline.done(1.0 / (rounds + 1) as f64 / batches.len() as f64);
         }
     }
-    let of_batch = |(batch, times): (&Vec<u32>, &Vec<Times>)| {
-        let floor_ms = rounded(limit.ms(batch, precision));
+    let of_batch = |((batch, times), peaks): ((&Vec<u32>, &Vec<Times>), &Vec<f64>)| {
+        let floor_ms = rounded(limit.ms_at(batch, precision, peaks));
         let pairs = rivals.iter().zip(times);
         pairs.map(|(rival, times)| case(rival.name(), batch, times, floor_ms)).collect::<Vec<_>>()
     };
-    Ok(batches.iter().zip(&times).flat_map(of_batch).collect())
+    Ok(batches.iter().zip(&times).zip(&peaks).flat_map(of_batch).collect())
 }
 
 fn case(rival: &str, batch: &[u32], times: &Times, floor_ms: f64) -> Case {

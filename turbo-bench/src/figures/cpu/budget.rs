@@ -3,7 +3,7 @@
 use super::{
     Regime, TURBO, Work, scaling,
     stream::{self, Policy},
-    turn::{BELIEVED_MS, PAUSE, Turn, turns},
+    turn::{BELIEVED_MS, PAUSE, TURN_MS, Turn, turns},
 };
 use crate::figures::rounds::Cost;
 
@@ -11,8 +11,8 @@ use crate::figures::rounds::Cost;
 const START: f64 = 4.0;
 /// Seconds of products for each process that multiplies: to start and to pack the weights, and of a round's turns.
 const PRODUCTS: Cost = Cost { fixed: 8.0, round: 6.5 };
-/// Seconds in which the machine shows what it can do, once a round of products.
-const LOOKS: f64 = 3.0;
+/// Seconds in which the machine shows what it can do, in a round of products.
+const LOOKS: f64 = 6.0;
 
 /// What a regime takes by estimate: `floor` gives the milliseconds that a batch takes at least, `absent` is the number
 /// of processes to start.
@@ -31,6 +31,7 @@ pub(super) fn estimate(regime: &Regime, floor: impl Fn(&[u32]) -> f64, absent: u
                 let ms: Vec<f64> = names.iter().map(|rival| run(rival, batch)).collect();
                 looks += ms.iter().map(|&ms| if ms < BELIEVED_MS { 2.0 * ms } else { ms }).sum::<f64>();
                 round += ms.iter().zip(turns(&ms)).map(|(&ms, turn)| turn_ms(ms, turn)).sum::<f64>();
+                round += turn_ms(TURN_MS, Turn { warm_up: 0, runs: 1 }); // of the peak
             }
             Cost { fixed: start + looks / 1e3, round: round / 1e3 }
         }

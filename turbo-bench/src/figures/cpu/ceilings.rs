@@ -1,17 +1,17 @@
 //! What the machine can do at most, and so how fast a batch could be.
 
-use std::path::Path;
+use std::{path::Path, thread::sleep, time::Duration};
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use turbo_graph::{LayoutKind, Program, dim::Extents, passes};
 use turbo_kernels::{
     Cpu,
-    limits::{Limits, round_trip},
+    limits::{Limits, operations, round_trip},
 };
 use turbo_models::{Checkpoint, Pooling};
 
-use super::Precision;
+use super::{Precision, turn::PAUSE};
 use crate::figures::numbers::quantile;
 
 /// Ceilings with all threads of a device, in units of 10⁹ a second.
@@ -56,6 +56,16 @@ impl Ceilings {
         }
     }
 
+    /// These, with other 10⁹ operations a second at a precision.
+    #[must_use]
+    pub(super) fn with_peak(self, precision: Precision, peak: f64) -> Self {
+        match precision {
+            Precision::F32 => Self { f32: peak, ..self },
+            Precision::Bf16 => Self { bf16: peak, ..self },
+            Precision::Int8 => Self { int8: peak, ..self },
+        }
+    }
+
     /// 10⁹ operations a second at a precision.
     #[must_use]
     pub fn of(&self, precision: Precision) -> f64 {
@@ -73,6 +83,13 @@ impl Ceilings {
         let read = weights * precision.bytes() as f64 / self.memory;
         (operations / self.of(precision)).max(read) / 1e9
     }
+}
+
+/// A turn of the peak at a precision, as a rival has one: after the same pause, and with the median of its runs. The clock rate
+/// varies from minute to minute, and is higher after a rest than in the midst of work. Gives 10⁹ operations a second.
+pub(super) fn peak_turn(device: &Cpu, precision: Precision, turn: Duration) -> Result<f64> {
+    sleep(PAUSE);
+    Ok(quantile(&operations(device, precision.into(), turn)?, 0.5) / 1e9)
 }
 
 /// How fast a model could run on a machine.
@@ -116,6 +133,11 @@ impl<'a> Limit<'a> {
         Ok(())
     }
 
+    /// [`peak_turn`] of the device.
+    pub(super) fn peak_turn(&self, precision: Precision, turn: Duration) -> Result<f64> {
+        peak_turn(self.device, precision, turn)
+    }
+
     /// The medians of all looks.
     pub(super) fn ceilings(&self) -> Ceilings {
         Ceilings::median(&self.looks)
@@ -124,6 +146,11 @@ impl<'a> Limit<'a> {
     /// [`Floor::ms`] under [`Limit::ceilings`].
     pub(super) fn ms(&self, lens: &[u32], precision: Precision) -> f64 {
         self.floor.ms(lens, precision, &self.ceilings())
+    }
+
+    /// [`Limit::ms`] of a batch among whose turns the peak had some: the median of these counts.
+    pub(super) fn ms_at(&self, lens: &[u32], precision: Precision, peaks: &[f64]) -> f64 {
+        self.floor.ms(lens, precision, &self.ceilings().with_peak(precision, quantile(peaks, 0.5)))
     }
 }
 
@@ -137,5 +164,7 @@ mod tests {
         assert_eq!(ceilings.floor(Precision::F32, 100e9, 0.0), 1.0);
         assert_eq!(ceilings.floor(Precision::Int8, 100e9, 1e9), 0.25);
         assert_eq!(ceilings.floor(Precision::Bf16, 0.0, 10e9), 2.0);
+        assert_eq!(ceilings.with_peak(Precision::F32, 50.0).floor(Precision::F32, 100e9, 0.0), 2.0);
+        assert_eq!(ceilings.with_peak(Precision::Int8, 50.0).floor(Precision::F32, 100e9, 0.0), 1.0);
     }
 }

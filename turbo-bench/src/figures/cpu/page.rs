@@ -27,10 +27,12 @@ NNCF would have to quantise, nor of PyTorch, which was not tried.
 /// What tells the present way of timing from the one before; see [`Section::is_current`].
 const METHODS: [&str; 2] = [
     "A batch counts when its shape was run before, or when it takes a second; who comes after whom is drawn anew for every \
-     turn. What the machine can do is measured once a round, and medians are set against medians. How a stream is best cut \
-     into batches is told by a fifth of them, run at least twice.",
-    "was timed in an earlier way: a stream was looked at once under each of fewer policies, or what the machine can do was \
-     measured once, before everything else.",
+     turn. Among these is the peak, at each batch and product: chains of multiply-adds in registers, after the same pause, \
+     and the median of a turn counts as it does for engines. What else the machine can do, and the peak for streams and \
+     second threads, is measured once a round, and medians are set against medians. How a stream is best cut into batches \
+     is told by a fifth of them, run at least twice.",
+    "was timed in an earlier way: a stream was looked at once under each of fewer policies, or the peak was the best of \
+     seven runs of a few milliseconds after a rest, once a round or once before everything else.",
 ];
 
 /// Why a goal is not the one that was wished for.

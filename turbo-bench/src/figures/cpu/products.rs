@@ -1,19 +1,20 @@
 //! Products with packed weights, alone: one operation, bias fused, weights that no cache holds.
 //!
-//! Once a round, for each shape and number of threads, the ceilings of the machine are measured. How a rival multiplies
-//! is described where it does ([`crate::rival::products`], `peers/products_peer.py`).
+//! The peak has a turn at each shape and number of rows, as a rival has; once a round, for each shape and number of
+//! threads, the other ceilings of the machine are measured. How a rival multiplies is described where it does ([`crate::rival::products`], `peers/products_peer.py`).
 
-use std::thread::sleep;
+use std::{thread::sleep, time::Duration};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use turbo_kernels::{Cpu, CpuOptions, Isa};
 
-use super::{Agreement, Ceilings, Precision, Stage, TURBO, turn::PAUSE};
+use super::{Agreement, Ceilings, Precision, Stage, TURBO, ceilings::peak_turn, turn::PAUSE};
 use crate::{
     figures::{
         agree,
         numbers::{quantile, rounded},
+        order::order,
     },
     progress::Timeline,
     rival::{Linear, Rival, products},
@@ -68,11 +69,19 @@ fn turbo() -> String {
 }
 
 /// Milliseconds of a rival at one number of rows: the median of each round's turn. A round's rivals are compared with each
-/// other, for from round to round cores may be moved.
+/// other and with its peak, for from round to round cores may be moved.
 #[derive(Clone, Default)]
 struct Turns {
     bias: Vec<f64>,
     gelu: Vec<f64>,
+}
+
+/// All rounds of a group at one number of rows.
+struct Turned {
+    /// Of each rival.
+    rivals: Vec<Turns>,
+    /// 10⁹ operations a second that the machine could do.
+    peaks: Vec<f64>,
 }
 
 /// The rivals that multiply with so many threads, turbo first, and a device to measure the ceilings of these threads.
@@ -117,22 +126,29 @@ pub(super) fn run(
     for &shape in plan.shapes {
         agree_on(plan, shape, &mut groups, &mut agreement)?;
         let mut looks = vec![Vec::new(); groups.len()];
-        let mut turns: Vec<Vec<Vec<Turns>>> =
-            groups.iter().map(|it| vec![vec![Turns::default(); plan.rows.len()]; it.rivals.len()]).collect();
+        let none =
+            |group: &Group| Turned { rivals: vec![Turns::default(); group.rivals.len()], peaks: Vec::new() };
+        let mut turned: Vec<Vec<Turned>> =
+            groups.iter().map(|group| plan.rows.iter().map(|_| none(group)).collect()).collect();
         for round in 0..rounds {
-            for ((group, looks), turns) in groups.iter_mut().zip(&mut looks).zip(&mut turns) {
+            for ((group, looks), turned) in groups.iter_mut().zip(&mut looks).zip(&mut turned) {
                 looks.push(Ceilings::measure(&group.device)?);
-                group.round(plan.rows, shape, round, turns)?;
+                group.round(plan, shape, round, turned)?;
             }
             timeline.done(1.0 / (rounds * plan.shapes.len()) as f64);
         }
-        for ((group, looks), turns) in groups.iter().zip(&looks).zip(&turns) {
+        for ((group, looks), turned) in groups.iter().zip(&looks).zip(&turned) {
             let ceilings = Ceilings::median(looks);
-            for (rival, of_rival) in group.rivals.iter().zip(turns) {
-                for (place, &rows) in plan.rows.iter().enumerate() {
-                    let who = (rival.name(), group.threads);
-                    let times = (&of_rival[place], &turns[0][place]);
-                    products.push(product(who, linear(rows, shape), times, &ceilings, plan.precision));
+            for (who, rival) in group.rivals.iter().enumerate() {
+                for (&rows, turned) in plan.rows.iter().zip(turned) {
+                    let name = (rival.name(), group.threads);
+                    products.push(product(
+                        name,
+                        linear(rows, shape),
+                        (turned, who),
+                        &ceilings,
+                        plan.precision,
+                    ));
                 }
             }
         }
@@ -155,23 +171,26 @@ impl Group {
         Ok(Self { threads, device, rivals: rivals.collect::<Result<_>>()? })
     }
 
-    /// A turn of each rival at each number of rows, with each end; their order changes from round to round.
+    /// A turn of each rival at each number of rows, with each end, and of the peak; who comes after whom is drawn anew for
+    /// every number of rows.
     fn round(
         &mut self,
-        rows: &[usize],
+        plan: Plan<'_>,
         shape: (usize, usize),
         round: usize,
-        turns: &mut [Vec<Turns>],
+        turned: &mut [Turned],
     ) -> Result<()> {
-        let first = round % self.rivals.len();
-        for (place, &rows) in rows.iter().enumerate() {
-            let mut all: Vec<_> = self.rivals.iter_mut().zip(turns.iter_mut()).collect();
-            all.rotate_left(first);
-            for (rival, turns) in all {
-                let bias = linear(rows, shape);
+        for (place, (&rows, turned)) in plan.rows.iter().zip(turned).enumerate() {
+            for who in order(self.rivals.len() + 1, round, place) {
+                let Some(rival) = self.rivals.get_mut(who) else {
+                    let peak = peak_turn(&self.device, plan.precision, Duration::from_secs_f64(TURN))?;
+                    turned.peaks.push(peak);
+                    continue;
+                };
+                let (bias, turns) = (linear(rows, shape), &mut turned.rivals[who]);
                 sleep(PAUSE);
-                turns[place].bias.push(quantile(&rival.product(bias, TURN)?, 0.5));
-                turns[place].gelu.push(quantile(&rival.product(Linear { gelu: true, ..bias }, TURN)?, 0.5));
+                turns.bias.push(quantile(&rival.product(bias, TURN)?, 0.5));
+                turns.gelu.push(quantile(&rival.product(Linear { gelu: true, ..bias }, TURN)?, 0.5));
             }
         }
         Ok(())
@@ -217,17 +236,25 @@ fn keep_the_worse(all: &mut Vec<Agreement>, again: Vec<Agreement>) {
     }
 }
 
+/// What rival number `who` took, `ceilings` being those of the group.
 fn product(
     (rival, threads): (&str, usize),
     Linear { rows, in_features: k, out_features: n, .. }: Linear,
-    (turns, of_turbo): (&Turns, &Turns),
+    (turned, who): (&Turned, usize),
     ceilings: &Ceilings,
     precision: Precision,
 ) -> Product {
+    let (turns, of_turbo) = (&turned.rivals[who], &turned.rivals[0]);
     let seconds = quantile(&turns.bias, 0.5) / 1e3;
     let beside: Vec<f64> = turns.bias.iter().zip(&of_turbo.bias).map(|(ms, turbo)| ms / turbo).collect();
     let (operations, weights) = (2.0 * (rows * k * n) as f64, (k * n) as f64);
-    let share = |best: f64| rounded(best / seconds);
+    // each round beside its own peak
+    let share = |operations: f64, weights: f64| {
+        let rounds = turns.bias.iter().zip(&turned.peaks).map(|(ms, &peak)| {
+            ceilings.with_peak(precision, peak).floor(precision, operations, weights) / (ms / 1e3)
+        });
+        rounded(quantile(&rounds.collect::<Vec<_>>(), 0.5))
+    };
     Product {
         rival: rival.to_owned(),
         threads,
@@ -238,8 +265,23 @@ fn product(
         gelu_us: rounded(quantile(&turns.gelu, 0.5) * 1e3),
         times_turbo: (rival != TURBO).then(|| rounded(quantile(&beside, 0.5))),
         giga_ops: rounded(operations / seconds / 1e9),
-        of_peak: share(ceilings.floor(precision, operations, 0.0)),
-        of_memory: share(ceilings.floor(precision, 0.0, weights)),
-        of_floor: share(ceilings.floor(precision, operations, weights)),
+        of_peak: share(operations, 0.0),
+        of_memory: share(0.0, weights),
+        of_floor: share(operations, weights),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_is_set_against_its_own_peak() {
+        let turns = Turns { bias: vec![1.0, 2.0, 4.0], gelu: vec![1.0; 3] };
+        let ceilings = Ceilings { f32: 1e9, bf16: 1e9, int8: 1e9, memory: 1e9, round_trip_ns: None };
+        let turned = Turned { rivals: vec![turns], peaks: vec![40.0, 20.0, 10.0] };
+        // 20 million operations: 20, 10 and 5 times 10⁹ a second, each half of what the machine could do then
+        let product = product((TURBO, 1), linear(10, (1000, 1000)), (&turned, 0), &ceilings, Precision::F32);
+        assert_eq!((product.of_peak, product.giga_ops), (0.5, 10.0));
     }
 }
