@@ -313,7 +313,7 @@ fn limits(config: &ModelConfig, modules: &SentenceModules) -> InputLimits {
 const MOST_SPARE_ROWS: usize = 127;
 
 /// Files of tokenizers that are not read.
-const SENTENCE_PIECE: [&str; 2] = ["sentencepiece.bpe.model", "spiece.model"];
+const SENTENCE_PIECE: [&str; 4] = ["sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"];
 
 fn warnings(
     dir: &Path,

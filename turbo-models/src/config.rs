@@ -466,8 +466,8 @@ mod tests {
     #[test]
     fn every_refusal_names_the_field_and_both_values() {
         const FAMILIES: &str = "bert, roberta, xlm-roberta, camembert, distilbert, electra, albert, mpnet, \
-             deberta-v2, modernbert, nomic_bert, new, gte, qwen3, bidirectional_pplx_qwen3, qwen2, llama, mistral, \
-             gemma3_text";
+             deberta-v2, modernbert, nomic_bert, new, gte, qwen3, bidirectional_pplx_qwen3, qwen2, llama, \
+             llama_bidirec, mistral, gemma3_text";
         let cases = [
             (r#""model_type": "gpt2""#, r#"config.json: model_type is "gpt2", supported: FAMILIES"#),
             (r#""model_type": null"#, "config.json: model_type: missing, supported: FAMILIES"),

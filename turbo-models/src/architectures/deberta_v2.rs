@@ -105,7 +105,14 @@ fn check(config: &ModelConfig) -> Result<(), ModelError> {
         _ => Vec::new(),
     };
     kinds.sort_unstable();
-    if kinds == ["c2p", "p2c"] { Ok(()) } else { Err(config.unsupported(FIELD, given, "p2c|c2p")) }
+    if kinds == ["c2p", "p2c"] {
+        Ok(())
+    } else {
+        {
+            let given = given.as_str().map_or_else(|| given.to_string(), str::to_owned);
+            Err(config.unsupported(FIELD, given, "p2c|c2p"))
+        }
+    }
 }
 
 /// How layers make their scores with positions of the one table.
@@ -128,7 +135,8 @@ impl RelativePositions {
                 let span = buckets as usize;
                 if span < 2 || most <= span / 2 + 1 {
                     let why = format!(
-                        "is {span}, expected at least 2, and half of them less than {most} positions"
+                        "is {span}, expected at least 2, and half of them less than {}, one less than the positions",
+                        most - 1
                     );
                     return Err(config.wrong("position_buckets", why));
                 }

@@ -1,6 +1,6 @@
 //! Llama (Touvron et al., 2023; Grattafiori et al., 2024) as an embedder or a reranker: a decoder, as a rule without biases.
 
-use turbo_graph::ValueId;
+use turbo_graph::{AttentionMask, ValueId};
 
 use super::{
     ActivationRange, Architecture, Name,
@@ -30,7 +30,20 @@ pub(super) const LLAMA: Architecture = Architecture {
     draw,
 };
 
+/// NVIDIA's embedders: every token sees all others.
+pub(super) const BIDIRECTIONAL: Architecture = Architecture {
+    names: &[Name { model_type: "llama_bidirec", class_prefix: "LlamaBidirectional" }],
+    fields: ConfigFields { causal_fields: &[], ..LLAMA.fields },
+    heads: &[],
+    draw: |drawing, config| decoder::draw_with(drawing, config, projections(config)?, AttentionMask::Full),
+    ..LLAMA
+};
+
 fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
+    decoder::draw(drawing, config, projections(config)?)
+}
+
+fn projections(config: &ModelConfig) -> Result<Projections, ModelError> {
     let bias = config.bias(ATTENTION_BIAS)?;
-    decoder::draw(drawing, config, Projections { bias, context_bias: bias, head_norms: None })
+    Ok(Projections { bias, context_bias: bias, head_norms: None })
 }

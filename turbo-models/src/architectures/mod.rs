@@ -61,6 +61,7 @@ pub(crate) const ALL: &[Architecture] = &[
     qwen3::PPLX,
     qwen2::QWEN2,
     llama::LLAMA,
+    llama::BIDIRECTIONAL,
     mistral::MISTRAL,
     gemma3::GEMMA3,
 ];

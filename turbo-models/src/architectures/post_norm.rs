@@ -1,7 +1,7 @@
 //! What the family of BERT has in common: a norm after every sum, first over the embeddings, then twice in a layer
 //! (Vaswani et al., 2017). Its members differ in names, in the columns of the tables, and in how positions are counted.
 //!
-//! The order of the sums is that of the transformers library, so that rounding is too.
+//! The order of the sums is that of BERT in the transformers library, so that rounding is too.
 
 use turbo_graph::{AttentionMask, Input, Positions, ValueId};
 

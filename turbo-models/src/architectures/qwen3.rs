@@ -44,14 +44,15 @@ fn projections(config: &ModelConfig) -> Result<Projections, ModelError> {
     Ok(Projections { bias, context_bias: bias, head_norms: Some(Gain::Weight) })
 }
 
-/// Voyage's models have a matrix behind the last norm, which makes rows of the width of `num_labels`.
+/// Voyage's models have a matrix behind the last norm, which makes rows of the width of `num_labels`, or of as many labels
+/// as `id2label` names: what the library saves again has no number.
 fn projected(
     drawing: &mut Drawing<'_>,
     config: &ModelConfig,
     hidden: ValueId,
 ) -> Result<ValueId, ModelError> {
     const NAME: &str = "linear";
-    match config.is_given("num_labels") && drawing.has("linear.weight") {
+    match drawing.has("linear.weight") {
         true => drawing.linear_with(hidden, NAME, (config.hidden_size, config.num_labels()?), Bias::Without),
         false => Ok(hidden),
     }

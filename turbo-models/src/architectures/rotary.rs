@@ -59,14 +59,13 @@ impl RopeParameters {
         matches!(self.kind(), "" | "default")
     }
 
-    /// A speed of turning, the base of its powers: that of `setting`, unless the file is of a later version.
+    /// A speed of turning, the base of its powers: that of `setting`, unless the file is of a later version, stretched or not.
     ///
     /// # Errors
     /// Where the file has another beside it in [`SCALING`], under the same name: version 4 of the reference takes that of
     /// `setting` then, version 5 the other.
     pub(super) fn theta(&self, config: &ModelConfig, setting: Setting<f64>) -> Result<f64, ModelError> {
-        let scaling =
-            config.optional::<RopeParameters>(SCALING)?.filter(|scaling| scaling.kind() == "default");
+        let scaling = config.optional::<RopeParameters>(SCALING)?;
         let in_scaling = scaling.and_then(|it| it.rope_theta).filter(|_| setting.name() == "rope_theta");
         let (field, theta) = match (self.rope_theta, in_scaling) {
             (Some(theta), _) => (PARAMETERS, theta),
@@ -155,15 +154,26 @@ impl RopeParameters {
 }
 
 /// The table of a decoder whose layers all turn alike, stretched or not.
+///
+/// # Errors
+/// Where both fields stretch it, and not alike: version 5 of the reference takes what [`SCALING`] says then, version 4 does
+/// not know the other.
 pub(super) fn stretched_table(
     drawing: &mut Drawing<'_>,
     config: &ModelConfig,
     setting: Setting<f64>,
 ) -> Result<ValueId, ModelError> {
     let later = config.optional::<RopeParameters>(PARAMETERS)?.unwrap_or_default();
-    let stretch = match later.is_default() {
-        false => later.stretch(config, PARAMETERS)?,
-        true => config.optional::<RopeParameters>(SCALING)?.unwrap_or_default().stretch(config, SCALING)?,
+    let scaling = config.optional::<RopeParameters>(SCALING)?;
+    let in_scaling = scaling.as_ref().map(|it| it.stretch(config, SCALING)).transpose()?;
+    let stretch = match in_scaling {
+        Some(stretch) if later.is_default() || later.stretch(config, PARAMETERS)? == stretch => stretch,
+        Some(_) => {
+            return Err(
+                config.wrong(SCALING, format!("stretches positions, and {PARAMETERS} in another way"))
+            );
+        }
+        None => later.stretch(config, PARAMETERS)?,
     };
     table(drawing, config, later.theta(config, setting)?, stretch)
 }

@@ -153,18 +153,20 @@ fn what_deberta_does_not_compute_is_refused() {
     for (field, value, expected) in [
         ("relative_attention", false.into(), "relative_attention is \"false\", supported: true"),
         ("conv_kernel_size", 3.into(), "conv_kernel_size is \"3\", supported: 0"),
-        ("pos_att_type", "c2p".into(), "pos_att_type is \"\\\"c2p\\\"\", supported: p2c|c2p"),
+        ("pos_att_type", "c2p".into(), "pos_att_type is \"c2p\", supported: p2c|c2p"),
         ("pos_att_type", Value::Null, "pos_att_type is \"null\", supported: p2c|c2p"),
         ("embedding_size", 16.into(), "embedding_size is \"16\", supported: 32, the hidden_size"),
         ("pooler_hidden_size", 16.into(), "pooler_hidden_size is \"16\", supported: 32, the hidden_size"),
         (
             "position_buckets",
-            200.into(),
-            "position_buckets: is 200, expected at least 2, and half of them less than 64 positions",
+            126.into(),
+            "position_buckets: is 126, expected at least 2, and half of them less than 63, one less than the positions",
         ),
     ] {
         assert_eq!(refused(&[(field, value)]), format!("config.json: {expected}"));
     }
+    let error = refused(&[("position_buckets", 124.into())]);
+    assert!(error.contains("encoder.rel_embeddings.weight has shape"), "{error}");
     let error = refused(&[("position_buckets", 16.into())]);
     assert!(
         error.ends_with("encoder.rel_embeddings.weight has shape [16, 32], expected [32, 32]"),
@@ -380,6 +382,41 @@ fn qwen3_s_projection() {
     let expected: Vec<f32> = tokens.chunks_exact(32).flat_map(product).collect();
     assert!(max_difference(&got_tokens, &expected) < 1e-4, "{got_tokens:?}");
     assert!(max_difference(&got_pooled, &product(&pooled)) < 1e-4, "{got_pooled:?}");
+    // the library saves the labels' names instead of their number
+    let again = |labels: Value| {
+        let fields = [("id2label", labels), ("use_bidirectional_attention", true.into())];
+        let again = copy("qwen3-base", &fields);
+        fs::copy(folder.path().join("model.safetensors"), again.path().join("model.safetensors")).unwrap();
+        again
+    };
+    let names = (0..8).map(|i| (i.to_string(), format!("LABEL_{i}").into())).collect();
+    assert_eq!(rows(again(Value::Object(names)).path()), (got_pooled, got_tokens));
+    let error = Checkpoint::open(again(Value::Null).path()).err().unwrap();
+    assert!(error.to_string().ends_with("linear.weight has shape [8, 32], expected [2, 32]"), "{error}");
+}
+
+/// NVIDIA's Llama is Llama in which every token sees all others.
+#[test]
+fn llama_in_both_directions() {
+    let rows = |fields: &[(&str, Value)]| {
+        let folder = copy("llama-base", fields);
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        assert!(checkpoint.warnings().is_empty(), "{:?}", checkpoint.warnings());
+        let options = EncoderOptions { task: Pooling::Mean.into(), ..EncoderOptions::of(&checkpoint) };
+        let mut encoder =
+            Encoder::new(Cpu::new(CpuOptions::default()).unwrap(), &checkpoint, options).unwrap();
+        let input = Encoded { input_ids: vec![5, 90, 17, 17, 3], token_type_ids: vec![] };
+        encoder.embed_batch(std::slice::from_ref(&input)).unwrap();
+        let mut tokens = Vec::new();
+        encoder.tokens(0, &mut tokens).unwrap();
+        tokens
+    };
+    let both = rows(&[
+        ("model_type", "llama_bidirec".into()),
+        ("architectures", vec!["LlamaBidirectionalModel"].into()),
+    ]);
+    assert_eq!(both, rows(&[("is_causal", false.into())]));
+    assert!(max_difference(&both, &rows(&[])) > 1e-3);
 }
 
 /// A decoder classifies by the last token that is not padding; of nothing but padding by the first.

@@ -95,11 +95,13 @@ fn a_class_that_is_not_the_library_s_own_is_a_warning() {
 
 #[test]
 fn a_tokenizer_that_is_not_read_is_named() {
-    let dir = copy();
-    fs::rename(dir.path().join("tokenizer.json"), dir.path().join("sentencepiece.bpe.model")).unwrap();
-    let checkpoint = Checkpoint::open(dir.path()).unwrap();
-    let expected = "sentencepiece.bpe.model is not read: without tokenizer.json there are ids only";
-    assert_eq!(checkpoint.warnings(), [expected]);
+    for file in ["sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"] {
+        let dir = copy();
+        fs::rename(dir.path().join("tokenizer.json"), dir.path().join(file)).unwrap();
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        let expected = format!("{file} is not read: without tokenizer.json there are ids only");
+        assert_eq!(checkpoint.warnings(), [expected]);
+    }
 }
 
 #[test]

@@ -827,6 +827,11 @@ fn ways_to_stretch_positions_that_are_not_drawn_are_refused() {
             json!({"rope_type": "default", "rope_theta": 5}),
             "rope_scaling: its rope_theta is 5, expected 1000000 as in rope_theta",
         ),
+        (
+            "qwen3-base",
+            json!({"rope_type": "linear", "factor": 2.0, "rope_theta": 5}),
+            "rope_scaling: its rope_theta is 5, expected 1000000 as in rope_theta",
+        ),
     ];
     for (fixture, scaling, why) in cases {
         let folder = copy(fixture);
@@ -841,6 +846,10 @@ fn ways_to_stretch_positions_that_are_not_drawn_are_refused() {
     let yarn = json!({"rope_type": "yarn", "rope_theta": 1e6});
     set(&folder.path().join("config.json"), "rope_parameters", yarn);
     let refused = r#"config.json: rope_parameters is "yarn", supported: default, linear, llama3"#;
+    assert_eq!(error(folder.path()), refused);
+    set(&folder.path().join("config.json"), "rope_parameters", json!({"rope_type": "linear", "factor": 2.0}));
+    set(&folder.path().join("config.json"), "rope_scaling", json!({"rope_type": "linear", "factor": 4.0}));
+    let refused = "config.json: rope_scaling: stretches positions, and rope_parameters in another way";
     assert_eq!(error(folder.path()), refused);
     set(&folder.path().join("config.json"), "rope_parameters", Value::Null);
     for same in [json!({"rope_type": "default"}), json!({"rope_type": "default", "type": "default"})] {
@@ -887,7 +896,17 @@ fn configurations_of_later_versions_mean_the_same() {
     let types = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"];
     let stretched = json!({"rope_type": "ntk", "type": "ntk", "factor": 2.0, "rope_theta": 500_000.0});
     let unmixed = json!({"type": "ntk", "factor": 2.0, "mixed_b": null});
-    let cases: [(&str, &[(&str, Value)]); 6] = [
+    let llama = json!({
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 100, "rope_theta": 10_000.0
+    });
+    let own = [("rope_theta", Value::Null), ("rope_scaling", llama.clone())];
+    let cases: [(&str, &[(&str, Value)]); 8] = [
+        ("llama-base", &own),
+        (
+            "llama-base",
+            &[("rope_theta", Value::Null), ("rope_scaling", Value::Null), ("rope_parameters", llama)],
+        ),
         ("gte-base", &[("rope_scaling", unmixed)]),
         (
             "gte-base",
@@ -925,6 +944,12 @@ fn configurations_of_later_versions_mean_the_same() {
         fields.iter().for_each(|(field, value)| set(&file, field, value.clone()));
         assert!(hidden_states(folder.path()) == old, "{fixture}");
     }
+    let (folder, [theta, (field, mut scaling)]) = (copy("llama-base"), own);
+    let file = folder.path().join("config.json");
+    scaling["rope_theta"] = 5.into();
+    set(&file, theta.0, theta.1);
+    set(&file, field, scaling);
+    assert!(hidden_states(folder.path()) != hidden_states(&data("llama-base")), "the speed beside it counts");
     let folder = copy("modernbert-base");
     let file = folder.path().join("config.json");
     set(&file, "local_rope_theta", json!(160_000.0));
