@@ -3,7 +3,8 @@
 //! is.
 //!
 //! A name ends at the first `/` behind which there is a route. So every path that the router knows means what it says
-//! there; others that can be read like this are for a name with a `/`, which becomes one segment for the router.
+//! there; others that can be read like this are for a name with a `/`, which becomes one segment for the router. Paths are
+//! read before a key is checked, so a name is looked for in the first [`MOST_SLASHES`] only.
 
 use std::sync::LazyLock;
 
@@ -16,11 +17,34 @@ use super::{
 
 const MODELS: &str = "/models/";
 
+/// Most `/` in a path up to the end of a model's name. Names of the Hub have one, and longer ones are rare.
+const MOST_SLASHES: usize = 16;
+
 /// The routes of a model, without the root, which is an empty rest of the path.
-static ROUTES: LazyLock<Vec<String>> = LazyLock::new(|| {
+static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
     let paths = routes().operations.into_iter().map(|(_, path, _)| path);
-    paths.filter(|path| path != "/").collect()
+    paths.filter(|path| path != "/").map(Route::new).collect()
 });
+
+/// A route, as the router writes it.
+struct Route {
+    pattern: String,
+    /// What paths begin with, where any may follow: the pattern ends with `{*name}`.
+    start: Option<usize>,
+}
+
+impl Route {
+    fn new(pattern: String) -> Self {
+        Self { start: pattern.find("{*"), pattern }
+    }
+
+    fn has(&self, path: &str) -> bool {
+        match self.start {
+            Some(start) => path.len() > start && path.starts_with(&self.pattern[..start]),
+            None => path == self.pattern,
+        }
+    }
+}
 
 /// The route after a model's name (`/` if nothing follows), or the whole path if it names no model.
 pub(crate) fn behind_model(path: &str) -> &str {
@@ -38,7 +62,7 @@ pub(crate) fn route_behind_long_name(path: &str) -> Option<String> {
     let (_, rest) = cut(path).filter(|(name, _)| name.contains('/'))?;
     let asked = behind_version(rest);
     let version = if asked == rest { String::new() } else { format!("/versions/{{{VERSION}}}") };
-    let route = ROUTES.iter().find(|route| is_path_of(asked, route)).map_or("", String::as_str);
+    let route = ROUTES.iter().find(|route| route.has(asked)).map_or("", |route| &route.pattern);
     Some(format!("{MODELS}{{{NAME}}}{version}{route}"))
 }
 
@@ -60,7 +84,8 @@ pub(super) fn in_one_segment(mut request: Request) -> Request {
 /// The name of a model, and what follows it.
 fn cut(path: &str) -> Option<(&str, &str)> {
     let named = path.strip_prefix(MODELS)?;
-    let mut cuts = named.match_indices('/').map(|(end, _)| named.split_at(end));
+    let ends = named.match_indices('/').take(MOST_SLASHES);
+    let mut cuts = ends.map(|(end, _)| named.split_at(end));
     cuts.find(|(_, rest)| is_route(behind_version(rest)))
 }
 
@@ -72,14 +97,7 @@ fn behind_version(path: &str) -> &str {
 
 /// Whether a path is a route of a model or of a version, or empty.
 fn is_route(path: &str) -> bool {
-    path.is_empty() || ROUTES.iter().any(|route| is_path_of(path, route))
-}
-
-fn is_path_of(path: &str, route: &str) -> bool {
-    match route.split_once("{*") {
-        Some((start, _)) => path.len() > start.len() && path.starts_with(start),
-        None => path == route,
-    }
+    path.is_empty() || ROUTES.iter().any(|route| route.has(path))
 }
 
 #[cfg(test)]
@@ -122,8 +140,18 @@ mod tests {
         ] {
             assert_eq!(route_behind_long_name(path).as_deref(), route, "{path}");
         }
-        let long = format!("/models/{}embed", "/".repeat(60_000));
-        let request = Request::get(&long).body(Body::empty()).unwrap();
-        assert_eq!(in_one_segment(request).uri(), &*long);
+    }
+
+    #[test]
+    fn a_name_has_only_so_many_slashes() {
+        let path = |slashes: usize| format!("/models/{}embed", "a/".repeat(slashes));
+        let longest = path(MOST_SLASHES);
+        assert_eq!(behind_model(&longest), "/embed");
+        for unknown in [path(MOST_SLASHES + 1), format!("/models/{}embed", "/".repeat(60_000))] {
+            assert_eq!(behind_model(&unknown), unknown);
+            assert_eq!(route_behind_long_name(&unknown), None);
+            let request = Request::get(&unknown).body(Body::empty()).unwrap();
+            assert_eq!(in_one_segment(request).uri(), &*unknown);
+        }
     }
 }
