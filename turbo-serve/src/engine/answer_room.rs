@@ -39,12 +39,12 @@ impl AnswerRoom {
     ///
     /// # Errors
     /// Those of [`HoldAnswers::hold`].
-    pub(super) fn hold(&self, values: usize) -> Result<(), EngineError> {
+    pub(crate) fn hold(&self, values: usize) -> Result<(), EngineError> {
         self.0.as_ref().map_or(Ok(()), |holder| holder.hold(values))
     }
 
     /// Releases this many of the held values.
-    pub(super) fn let_go(&self, values: usize) {
+    pub(crate) fn let_go(&self, values: usize) {
         if let Some(holder) = &self.0 {
             holder.let_go(values);
         }

@@ -20,7 +20,7 @@ use super::{
     urgency::urgency,
 };
 use crate::{
-    engine::{Infer, Urgency},
+    engine::{AnswerRoom, Infer, Urgency},
     models::{Composition, NotServed, Served, Wanted},
     net::{Arrived, Planned},
 };
@@ -78,7 +78,7 @@ impl Target {
         let planned = parts.extensions.get().map(Arrived::planned);
         let served = server.models().lease_by(wanted, urgency.deadline).await?.urgent(urgency);
         let metrics = server.metrics().of(served.label());
-        let room = planned.as_ref().map(Planned::room).unwrap_or_default();
+        let room = room_of(planned.as_ref());
         Ok(Self { served: served.held_in(room), metrics, planned, asked: parts.uri.clone() })
     }
 
@@ -93,6 +93,11 @@ impl Target {
     /// Refuses an answer of so many values that could never be held: before its first part is computed.
     pub(super) fn check_values(&self, values: usize) -> Result<(), ApiError> {
         self.planned.as_ref().map_or(Ok(()), |planned| Ok(planned.check(values)?))
+    }
+
+    /// The room in which the answer is held, and what is kept for it meanwhile.
+    pub(super) fn room(&self) -> AnswerRoom {
+        room_of(self.planned.as_ref())
     }
 
     /// The room for the answer until it is written.
@@ -147,6 +152,10 @@ impl Target {
     pub(super) fn compute_type(&self) -> HeaderValue {
         headers::compute_type(&self.engine().info().model.device)
     }
+}
+
+fn room_of(planned: Option<&Planned>) -> AnswerRoom {
+    planned.map(Planned::room).unwrap_or_default()
 }
 
 /// For routes without a body.

@@ -124,5 +124,10 @@ impl Infer for Crowded {
 
 /// Waits for what a task finds.
 pub(super) fn wait<T>(task: impl Future<Output = Result<T, EngineError>>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(task).unwrap()
+    run(task).unwrap()
+}
+
+/// Waits for the end of a task.
+pub(super) fn run<T>(task: impl Future<Output = Result<T, EngineError>>) -> Result<T, EngineError> {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(task)
 }

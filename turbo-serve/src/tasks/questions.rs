@@ -6,7 +6,7 @@ use turbo_models::tasks::{AnswerOptions, AnswerWindow, answers};
 
 use super::{Found, Meter, aside, input, patience::AskedBefore};
 use crate::engine::{
-    Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, Prompt, SpecialTokens, Texts,
+    AnswerRoom, Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, Prompt, SpecialTokens, Texts,
     TokenizeRequest,
 };
 
@@ -23,13 +23,16 @@ pub struct QuestionRequest {
     pub stride: usize,
     /// What counts as an answer.
     pub options: AnswerOptions,
+    /// The room that its windows are held in until they are answered.
+    pub room: AnswerRoom,
 }
 
 impl QuestionRequest {
     /// With windows of 384 tokens that share 128, as the transformers library has them.
     #[must_use]
     pub fn new(question: String, context: String) -> Self {
-        Self { question, context, max_seq_len: 384, stride: 128, options: AnswerOptions::default() }
+        let (options, room) = (AnswerOptions::default(), AnswerRoom::default());
+        Self { question, context, max_seq_len: 384, stride: 128, options, room }
     }
 }
 
@@ -51,22 +54,25 @@ pub struct FoundAnswer {
 ///
 /// # Errors
 /// Those of the engine. A question that leaves no room in a window is [`EngineError::Tokenizer`], a context of too many
-/// windows [`EngineError::TooManyWindows`], or [`EngineError::TooManyAnswers`] for so many answers of each.
+/// windows [`EngineError::TooManyWindows`], or [`EngineError::TooManyAnswers`] for so many answers of each; windows for
+/// which there is no room [`EngineError::AnswerTooLarge`] or [`EngineError::NoRoomForAnswer`].
 pub async fn answer_question(
     engine: &dyn Infer,
     request: QuestionRequest,
 ) -> Result<Found<Vec<FoundAnswer>>, EngineError> {
-    let QuestionRequest { question, context, max_seq_len, stride, options } = request;
+    let QuestionRequest { question, context, max_seq_len, stride, options, room } = request;
     let mut meter = Meter::start(question.chars().count() + context.chars().count());
     let max_len = max_seq_len.min(engine.info().max_input_length);
     let stride = stride.min(max_len / 2);
     let windows = windows(engine, &question, context.len(), max_len, stride).await?;
     check_size(windows, max_len, &options)?;
+    let mut held = HeldWindows::new(room, windows.saturating_mul(max_len))?;
     let extent = Extent::Windows { max_len, stride };
     let texts = vec![Texts::Pair(question, context.clone())];
     let asked = AskedBefore::new(engine);
     let tokenized = asked.tokenize(TokenizeRequest { texts, extent, prompt: Prompt::None }).await?;
-    let windows: Vec<_> = tokenized.into_iter().flat_map(|it| it.encodings).collect();
+    let windows: Vec<_> = tokenized.into_iter().flat_map(|it| it.encodings).map(kept).collect();
+    held.are(windows.iter().map(Encoding::len).sum());
     meter.tokenized();
 
     let mut logits = Vec::with_capacity(windows.len());
@@ -92,8 +98,43 @@ pub async fn answer_question(
     Ok(meter.finish(found.await?))
 }
 
+/// What of a window is kept until all are answered: its input, and what [`answers`] reads.
+fn kept(window: Encoding) -> Encoding {
+    Encoding { tokens: Vec::new(), continues_word: Vec::new(), ..window }
+}
+
+/// The tokens of windows, as they count in the room for answers: values there are `f32`s.
+struct HeldWindows {
+    room: AnswerRoom,
+    values: usize,
+}
+
+impl HeldWindows {
+    /// Before there are tokens: so many at most.
+    fn new(room: AnswerRoom, tokens: usize) -> Result<Self, EngineError> {
+        let values = tokens.saturating_mul(VALUES_PER_TOKEN);
+        room.hold(values)?;
+        Ok(Self { room, values })
+    }
+
+    /// There are so many.
+    fn are(&mut self, tokens: usize) {
+        let values = self.values.min(tokens * VALUES_PER_TOKEN);
+        self.room.let_go(self.values - values);
+        self.values = values;
+    }
+}
+
+impl Drop for HeldWindows {
+    fn drop(&mut self) {
+        self.room.let_go(self.values);
+    }
+}
+
+/// Memory of a token of a window that is [`kept`], in `f32`s: 35 bytes.
+const VALUES_PER_TOKEN: usize = 9;
 /// Most tokens of all windows over a context together, its bytes counted as tokens: each takes some 200 bytes of
-/// memory. With the default windows that is 2.5 MB of text. The limit is for questions that nearly fill a window: each
+/// memory while they are made. With the default windows that is 2.5 MB of text. The limit is for questions that nearly fill a window: each
 /// window then advances by a few tokens, and the windows of a long context would take all memory.
 const MOST_WINDOW_TOKENS: usize = 1 << 22;
 /// Most tokens of candidate answers, `top_k` of each window: each is a text that is kept and compared.
@@ -135,13 +176,73 @@ fn found_answer(context: &str, score: f32, bytes: Range<usize>) -> FoundAnswer {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering::SeqCst},
+        },
+        time::Duration,
+    };
+
     use super::*;
-    use crate::tasks::fake::{Crowded, wait};
+    use crate::{
+        engine::HoldAnswers,
+        tasks::fake::{Crowded, run, wait},
+    };
+
+    /// Counts values up to a limit.
+    #[derive(Debug, Default)]
+    struct Counted {
+        limit: usize,
+        held: AtomicUsize,
+        most: AtomicUsize,
+    }
+
+    impl HoldAnswers for Counted {
+        fn hold(&self, values: usize) -> Result<(), EngineError> {
+            let (limit, retry_after) = (self.limit, Duration::ZERO);
+            if values > limit {
+                return Err(EngineError::NoRoomForAnswer { bytes: values, held: 0, limit, retry_after });
+            }
+            self.most.fetch_max(self.held.fetch_add(values, SeqCst) + values, SeqCst);
+            Ok(())
+        }
+
+        fn let_go(&self, values: usize) {
+            self.held.fetch_sub(values, SeqCst);
+        }
+    }
+
+    fn request() -> QuestionRequest {
+        QuestionRequest::new("b".to_owned(), "cde".to_owned())
+    }
 
     #[test]
     fn a_question_that_was_begun_waits_for_room() {
-        let request = QuestionRequest::new("b".to_owned(), "cde".to_owned());
-        let found = wait(answer_question(&Crowded::new(), request));
+        let found = wait(answer_question(&Crowded::new(), request()));
         assert_eq!(found.found.len(), 1, "of three windows, two at a time");
+    }
+
+    #[test]
+    fn windows_count_from_before_they_are_there_until_they_are_answered() {
+        // three of at most eight tokens
+        let most = 3 * 8 * VALUES_PER_TOKEN;
+        let ask = |limit| {
+            let counted = Arc::new(Counted { limit, ..Counted::default() });
+            let request = QuestionRequest { room: AnswerRoom::of(counted.clone()), ..request() };
+            let answered = run(answer_question(&Crowded::new(), request)).map(|found| found.found.len());
+            (answered, counted)
+        };
+        let (answered, counted) = ask(most);
+        assert_eq!(answered, Ok(1));
+        assert_eq!((counted.most.load(SeqCst), counted.held.load(SeqCst)), (most, 0));
+        assert!(matches!(ask(most - 1).0, Err(EngineError::NoRoomForAnswer { .. })));
+    }
+
+    #[test]
+    fn of_a_window_there_is_left_what_answers_read() {
+        let window = Encoding { input_ids: vec![1, 2], tokens: vec!["a".into(), "b".into()], ..Encoding::default() };
+        let left = kept(window);
+        assert_eq!((left.input_ids, left.tokens), (vec![1, 2], Vec::new()));
     }
 }

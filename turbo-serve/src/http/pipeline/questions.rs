@@ -65,8 +65,8 @@ pub(in crate::http) async fn question_answering(
 ) -> Result<Response, TeiError> {
     Ability::QuestionAnswering.check(&target)?;
     let Inputs { question, context } = body.inputs.0;
-    let request =
-        body.parameters.unwrap_or_default().0.apply(QuestionRequest::new(question, context.clone()))?;
+    let request = QuestionRequest { room: target.room(), ..QuestionRequest::new(question, context.clone()) };
+    let request = body.parameters.unwrap_or_default().0.apply(request)?;
     let top_k = request.options.top_k;
     target.metrics().received(Arity::Single);
     let target = target.begun()?;
