@@ -170,12 +170,12 @@ impl TextTokenizer {
     /// The same tokenizer, which writes pairs with `instruction` instead of the folder's own, if it writes any.
     ///
     /// # Errors
-    /// [`ModelError::Field`]: what the template says.
+    /// [`ModelError::Field`]: what the template says, or that the instruction leaves no room for a pair.
     pub fn with_instruction(&self, instruction: &str) -> Result<Self, ModelError> {
-        match &self.written {
-            None => Ok(self.clone()),
-            Some(written) => self.clone().with_template(written.template.with_instruction(instruction)),
-        }
+        let Some(written) = &self.written else { return Ok(self.clone()) };
+        let template = written.template.with_instruction(instruction);
+        self.check_room(&template).map_err(|why| template.wrong(why))?;
+        self.clone().with_template(template)
     }
 
     /// The same tokenizer for inputs of at most `max_input_length` tokens, if that is less than the model's own limit.
@@ -358,6 +358,19 @@ impl TextTokenizer {
         let encoded = Encoded { token_type_ids: vec![0; input_ids.len()], input_ids };
         self.limits.check(&encoded)?;
         Ok(encoded)
+    }
+
+    /// Refuses a template whose words alone are longer than an input. Only as much of them is tokenised as that takes.
+    fn check_room(&self, template: &PairTemplate) -> Result<(), String> {
+        let (limit, [shortest, _]) = (self.limits.max_input_length, template.fillers()?);
+        let part = self.read_more_than::<Vec<u32>>(limit, &shortest, Truncation::Right);
+        if part.map_err(|error| error.to_string())?.tokens.count() > limit {
+            return Err(format!(
+                "with this instruction not even the shortest pair fits into the {limit} tokens that the model reads: \
+                 shorten it"
+            ));
+        }
+        Ok(())
     }
 
     /// The tokens behind the texts of every pair that `template` writes; none where that cannot be told.

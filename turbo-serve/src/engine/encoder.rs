@@ -427,7 +427,7 @@ impl Tokenize for TextTokenizer {
         let told = self.with_instruction(instruction).map_err(|error| {
             TokenizeError::Failed(match error {
                 // where the template lies is nothing to a client
-                turbo_models::ModelError::Field { field, why, .. } => format!("its {field}: {why}"),
+                turbo_models::ModelError::Field { field, why, .. } => format!("the model's {field}: {why}"),
                 other => other.to_string(),
             })
         });

@@ -139,7 +139,7 @@ fn text_bytes(input: &Input, Manner { prompt, instruction, .. }: &Manner) -> usi
     match input {
         Input::Text(text) => prompt.bytes() + text.len(),
         Input::Pair(first, second) => {
-            first.len() + second.len() + instruction.as_ref().map_or(0, String::len)
+            first.len() + second.len() + instruction.as_ref().map_or(0, |words| words.as_str().len())
         }
         Input::Ids(_) | Input::Encoded(_) => 0,
     }

@@ -184,6 +184,9 @@ pub enum EngineError {
     /// An instruction was sent, and the model takes none.
     #[error("`instruction` is not possible here: this model has no template of pairs with a place for it")]
     NoInstruction,
+    /// An instruction was sent that the model cannot be told.
+    #[error("`instruction`: {0}")]
+    InvalidInstruction(String),
     /// An instruction was sent, and an input is not a pair of texts.
     #[error("`instruction` is for pairs of texts, and input {input} is none")]
     InstructionNeedsPair {

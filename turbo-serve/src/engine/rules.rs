@@ -10,8 +10,8 @@ use std::{
 use turbo_models::{Text, Truncation};
 
 use super::{
-    DecodeRequest, Encoded, EngineError, Input, MAX_SELECTED, Prompt, Texts, Tokenize, TokenizeError,
-    TokenizeRequest, Tokenized,
+    DecodeRequest, Encoded, EngineError, Input, Instruction, MAX_SELECTED, Prompt, Texts, Tokenize,
+    TokenizeError, TokenizeRequest, Tokenized,
 };
 
 /// The bounds of a model, and its tokenizer.
@@ -30,7 +30,7 @@ pub(super) struct Manner {
     pub max_input_length: Option<usize>,
     pub prompt: Prompt,
     /// What pairs are judged by, in place of the model's own.
-    pub instruction: Option<String>,
+    pub instruction: Option<Instruction>,
     /// Whether each input has to select tokens.
     pub selects: bool,
     /// The request's tokenizer, once there is one.
@@ -162,7 +162,10 @@ impl Rules {
 fn own_tokenizer(tokenizer: &Arc<dyn Tokenize>, manner: &Manner) -> Result<Arc<dyn Tokenize>, EngineError> {
     let told = match &manner.instruction {
         None => Arc::clone(tokenizer),
-        Some(instruction) => ask(tokenizer, 0, |it| it.with_instruction(instruction))?,
+        Some(instruction) => instruction.told_to(tokenizer, || {
+            let told = guarded(tokenizer, |it| it.with_instruction(instruction.as_str()));
+            told.map_err(|error| EngineError::InvalidInstruction(error.to_string()))
+        })?,
     };
     match manner.max_input_length {
         None => Ok(told),
@@ -170,20 +173,25 @@ fn own_tokenizer(tokenizer: &Arc<dyn Tokenize>, manner: &Manner) -> Result<Arc<d
     }
 }
 
-/// Calls the tokenizer. It is foreign code that reads arbitrary text; its panic must fail one request only.
+/// Asks the tokenizer about an input.
 fn ask<T>(
     tokenizer: &Arc<dyn Tokenize>,
     input: usize,
     question: impl FnOnce(&dyn Tokenize) -> Result<T, TokenizeError>,
 ) -> Result<T, EngineError> {
-    match catch_unwind(AssertUnwindSafe(|| question(&**tokenizer))) {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(TokenizeError::TooLong { tokens, limit })) => {
-            Err(EngineError::TooLong { input, tokens, limit })
-        }
-        Ok(Err(TokenizeError::Failed(why))) => Err(EngineError::Tokenizer(why)),
-        Err(_) => Err(EngineError::Tokenizer("it panicked on this text".into())),
-    }
+    guarded(tokenizer, question).map_err(|error| match error {
+        TokenizeError::TooLong { tokens, limit } => EngineError::TooLong { input, tokens, limit },
+        TokenizeError::Failed(why) => EngineError::Tokenizer(why),
+    })
+}
+
+/// Calls the tokenizer. It is foreign code that reads arbitrary text; its panic must fail one request only.
+fn guarded<T>(
+    tokenizer: &Arc<dyn Tokenize>,
+    question: impl FnOnce(&dyn Tokenize) -> Result<T, TokenizeError>,
+) -> Result<T, TokenizeError> {
+    catch_unwind(AssertUnwindSafe(|| question(&**tokenizer)))
+        .unwrap_or_else(|_| Err(TokenizeError::Failed("it panicked on this text".into())))
 }
 
 /// These, at most `limit` of them.

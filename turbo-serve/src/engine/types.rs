@@ -4,7 +4,7 @@ use std::{ops::Add, time::Duration};
 
 use turbo_models::Truncation;
 
-use super::{AnswerRoom, PromptName, Urgency};
+use super::{AnswerRoom, Instruction, PromptName, Urgency};
 
 /// One input to a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub struct InferRequest {
     pub prompt_name: PromptName,
     /// What pairs are judged by, in place of the model's own instruction; all inputs are pairs then. Where it is empty, the
     /// model's template has words of its own.
-    pub instruction: Option<String>,
+    pub instruction: Option<Instruction>,
     /// Its deadline and priority.
     pub urgency: Urgency,
     /// The room that its answer is held in.

@@ -56,7 +56,7 @@ impl Question {
             truncation,
             max_input_length,
             prompt_name,
-            instruction,
+            instruction: instruction.map(Into::into),
             ..InferRequest::new(inputs.inputs, output)
         }
     }

@@ -212,6 +212,7 @@ impl From<EngineError> for ApiError {
             | EngineError::UnknownPrompt { .. }
             | EngineError::PromptNeedsText { .. }
             | EngineError::NoInstruction
+            | EngineError::InvalidInstruction(_)
             | EngineError::InstructionNeedsPair { .. } => (ErrorType::Validation, failure::VALIDATION),
             EngineError::NoSuchRows { .. } => (ErrorType::Backend, failure::MODEL_TYPE),
             EngineError::NoTokenizer | EngineError::Tokenizer(_) => {

@@ -287,7 +287,7 @@ fn an_instruction_is_for_pairs_and_for_models_that_take_one() {
     };
     let pair = |first: &str| Input::Pair(first.into(), "3".into());
     let ask = |engine: &Engine, inputs: Vec<Input>, instruction: &str, max_input_length| {
-        let instruction = Some(instruction.to_owned());
+        let instruction = Some(instruction.to_owned().into());
         wait(engine.infer(InferRequest { inputs, instruction, max_input_length, ..request([]) }))
     };
     let engine = start(true);
@@ -302,8 +302,8 @@ fn an_instruction_is_for_pairs_and_for_models_that_take_one() {
     for (inputs, instruction, error) in [
         (vec![pair("1"), Input::Text("2".into())], "9", EngineError::InstructionNeedsPair { input: 1 }),
         (vec![Input::Ids(vec![4])], "9", EngineError::InstructionNeedsPair { input: 0 }),
-        (vec![pair("1"), pair("2")], "x", EngineError::Tokenizer("no number: x".into())),
-        (vec![pair("1")], "panic", EngineError::Tokenizer("it panicked on this text".into())),
+        (vec![pair("1"), pair("2")], "x", EngineError::InvalidInstruction("no number: x".into())),
+        (vec![pair("1")], "panic", EngineError::InvalidInstruction("it panicked on this text".into())),
     ] {
         assert_eq!(ask(&engine, inputs, instruction, None), Err(error));
     }

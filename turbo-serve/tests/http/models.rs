@@ -201,7 +201,9 @@ fn a_language_model_ranks_texts() {
     });
     assert_eq!(tokens, [128, 60]);
     let body = json!({ "text_1": query, "text_2": [document], "instruction": "hello ".repeat(300_000) });
-    assert_eq!(server.post("/score", body.to_string()).status, 200);
+    let reply = server.post("/score", body.to_string());
+    let said = "not even the shortest pair fits into the 128 tokens that the model reads: shorten it";
+    assert!(reply.status == 422 && reply.text().contains(said), "{}", reply.text());
 
     let (server, _) = serve("tiny-cross-encoder");
     for (path, mut body) in [
