@@ -3,7 +3,9 @@
 
 use std::{
     fs, io,
+    panic::resume_unwind,
     path::{Path, PathBuf},
+    thread,
 };
 
 use minijinja::{
@@ -24,8 +26,14 @@ const FIELD: &str = "chat_template";
 /// Most steps of a template. Writing a pair takes some hundred at most, and one more for each 64 bytes that are written or
 /// changed. So any file comes to an end while it is opened, when pairs are short, and its lists in lists are shallow.
 const STEPS: u64 = 5000;
-/// Bytes of a long pair. Each byte gives it half a step more: it may be written or changed some thirty times.
+/// Bytes of a long pair. Each byte gives it a quarter of a step more: it may be written or changed some sixteen times.
 const LONG: usize = 4 << 10;
+/// Stack for each step of a long pair. A step may put a list around all lists before, and what drops or writes them
+/// goes as deep as that.
+const STACK_PER_STEP: usize = 512;
+
+/// Stack of a long pair, at least: as other threads have.
+const LEAST_STACK: usize = 2 << 20;
 
 /// Two texts that differ in every token: what writings of them have in common at their end is the template's.
 const FILLERS: [&str; 2] = ["0", "1 2 3 4"];
@@ -102,9 +110,9 @@ impl PairTemplate {
         if bytes < LONG {
             return self.write_in(&self.environment, query, document);
         }
-        let mut environment = self.environment.clone();
-        environment.set_fuel(Some(steps(bytes)));
-        self.write_in(&environment, query, document)
+        let (mut environment, steps) = (self.environment.clone(), steps(bytes));
+        environment.set_fuel(Some(steps));
+        on_stack_of(steps as usize * STACK_PER_STEP, || self.write_in(&environment, query, document))
     }
 
     fn write_in(&self, environment: &Environment<'_>, query: &str, document: &str) -> Result<String, String> {
@@ -183,7 +191,18 @@ fn special_tokens(config: Option<&JsonObject>) -> Map<String, Json> {
 
 /// Most steps that write a pair of so many bytes.
 fn steps(bytes: usize) -> u64 {
-    STEPS + bytes as u64 / 2
+    STEPS + bytes as u64 / 4
+}
+
+/// Does `work` on a thread with a stack of so many bytes, of which only what is used takes memory.
+fn on_stack_of(bytes: usize, work: impl FnOnce() -> Result<String, String> + Send) -> Result<String, String> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().stack_size(bytes.max(LEAST_STACK));
+        let thread = thread.spawn_scoped(scope, work).map_err(|error| {
+            format!("its {bytes} bytes of stack for a pair of this length cannot be had: {error}")
+        })?;
+        thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
 }
 
 fn failed(why: String) -> Result<(), Error> {
@@ -235,11 +254,38 @@ mod tests {
 
     #[test]
     fn texts_may_be_as_long_as_a_body() {
-        let often = ["{{ messages[2].content }}", &"{{ messages[1].content }}".repeat(29)].concat();
+        let often = ["{{ messages[2].content }}", &"{{ messages[1].content }}".repeat(14)].concat();
         let template = open(&[(FILE, &often)], json!({})).unwrap();
         for bytes in [1, LONG - 2, LONG - 1, LONG, LONG + 1, 4 << 20] {
             let text = "a".repeat(bytes);
-            assert_eq!(template.write(&text, "b").unwrap().len(), 29 * bytes + 1);
+            assert_eq!(template.write(&text, "b").unwrap().len(), 14 * bytes + 1);
+        }
+    }
+
+    /// A hostile template may nest lists as deep as it has steps: where they end as well as where they are written.
+    #[test]
+    fn lists_in_lists_end_without_a_crash() {
+        let deep = ["[".repeat(40), "ns.x".to_owned(), "]".repeat(40)].concat();
+        for (list, end) in [
+            ("[ns.x]", ""),
+            (&*deep, ""),
+            (&deep, "{{ ns.x }}"),
+            (&deep, "{{ ns.x == ns.y }}"),
+            (&deep, "{{ {ns.x: 1}[ns.y] }}"),
+            (&deep, "{{ [ns.x, ns.y] | sort }}"),
+        ] {
+            for rounds in [20, 400] {
+                let template = format!(
+                    "{PAIR}{{% set ns = namespace(x=0) %}}{{% if messages[-1].content | length > 9 %}}\
+                     {{% for a in range({rounds}) %}}{{% for b in range(250) %}}{{% set ns.x = {list} %}}\
+                     {{% endfor %}}{{% set ns.y = ns.x %}}{{% endfor %}}{end}{{% endif %}}"
+                );
+                let template = open(&[(FILE, &template)], json!({})).unwrap();
+                for bytes in [10, LONG, 200_000, 4 << 20] {
+                    // whether it has the steps or not
+                    drop(template.write("a", &"b".repeat(bytes)));
+                }
+            }
         }
     }
 
