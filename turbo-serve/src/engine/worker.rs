@@ -240,7 +240,9 @@ impl Worker {
                 self.forecast.ran(&candidate, inference);
                 let Self { memory, runner, .. } = self;
                 let plan = |runner: &mut dyn Runner| Ok((runner.footprint(&candidate), runner.held_bytes()));
-                memory.ran(|| guarded(runner, plan).ok());
+                if let Err(Failure::Panicked(why)) = memory.ran(|| guarded(runner, plan)) {
+                    return self.start_over(&why);
+                }
             }
             _ => self.queue.give_up(jobs),
         }
@@ -267,8 +269,17 @@ impl Worker {
     fn tell(&mut self) {
         let Self { observer, queue, runner, .. } = self;
         if observer.is_looked_at() && runner.is_some() {
-            let footprint = |batch: &_| guarded(runner, |runner| Ok(runner.footprint(batch))).ok();
+            let mut panicked = None;
+            let footprint = |batch: &_| match panicked {
+                Some(_) => None, // its state is not trusted
+                None => guarded(runner, |runner| Ok(runner.footprint(batch)))
+                    .map_err(|why| panicked = Some(why))
+                    .ok(),
+            };
             observer.tell(queue.costs(), footprint);
+            if let Some(Failure::Panicked(why)) = panicked {
+                self.start_over(&why);
+            }
         }
     }
 

@@ -55,6 +55,20 @@ fn a_panic_fails_its_batch_alone() {
 }
 
 #[test]
+fn a_panic_while_memory_is_planned_is_as_any_other() {
+    let (engine, control) = start(&config());
+    control.plans_panic();
+    for id in [2, 3, 4] {
+        assert_eq!(firsts(&embed(&engine, [&[id]]).unwrap()), [id]);
+    }
+    assert_eq!(control.builds(), 2, "it is not tried again after each batch");
+    engine.observed();
+    control.wait_for_builds(3);
+    assert_eq!(firsts(&embed(&engine, [&[5]]).unwrap()), [5]);
+    assert_eq!(engine.health(), Health::Ready);
+}
+
+#[test]
 fn who_comes_while_the_model_is_built_anew_is_told_how_long_that_takes() {
     const LONG: Duration = Duration::from_millis(500);
     let within = BatchTokens::Within(Duration::from_secs(1));

@@ -51,6 +51,8 @@ struct State {
     tickets: usize,
     /// Whether reading a row fails.
     rows_wait: bool,
+    /// Whether planning memory panics.
+    plans_panic: bool,
     builds: usize,
     builds_fail: usize,
     /// Bytes of the device that are free; `None` where nothing bounds them.
@@ -95,6 +97,11 @@ impl Control {
         self.change(|state| state.rows_wait = wait);
     }
 
+    /// Has the next plan of memory panic, and the others behind it.
+    pub(crate) fn plans_panic(&self) {
+        self.change(|state| state.plans_panic = true);
+    }
+
     /// What ran since the warm-up, a closed one included.
     pub(crate) fn batches(&self) -> Vec<Vec<u32>> {
         self.state.lock().unwrap().batches.clone()
@@ -103,6 +110,11 @@ impl Control {
     /// Waits until so many batches were started.
     pub(crate) fn wait_for_batches(&self, count: usize) {
         self.wait_until(|state| state.batches.len() >= count);
+    }
+
+    /// Waits until the runner was built so often.
+    pub(crate) fn wait_for_builds(&self, count: usize) {
+        self.wait_until(|state| state.builds >= count);
     }
 
     /// Gives the device so much memory.
@@ -232,6 +244,8 @@ impl Runner for FakeRunner {
     }
 
     fn footprint(&mut self, batch: &Candidate) -> usize {
+        let panics = self.control.state.lock().unwrap().plans_panic;
+        assert!(!panics, "an invariant of a plan broke");
         batch.total_tokens as usize * HIDDEN_SIZE * size_of::<f32>()
     }
 
