@@ -196,9 +196,14 @@ pub enum EngineError {
     /// A text was sent, and the model has no tokenizer.
     #[error("this model has no tokenizer: send token ids instead of text")]
     NoTokenizer,
-    /// The tokenizer failed on the text.
-    #[error("tokenizer: {0}")]
-    Tokenizer(String),
+    /// The tokenizer failed on an input.
+    #[error("tokenizer: input {input}: {why}")]
+    Tokenizer {
+        /// Which input, counted from 0.
+        input: usize,
+        /// What it says.
+        why: String,
+    },
     /// Inference failed: an error of the device, a panic, or a worker that has ended.
     #[error("inference failed: {0}")]
     Backend(String),
@@ -226,7 +231,12 @@ impl EngineError {
     }
 
     /// The same error, with its input number moved up by `others`, the inputs before those of this request.
-    pub(crate) fn behind(mut self, others: usize) -> Self {
+    pub(crate) fn behind(self, others: usize) -> Self {
+        self.renumbered(|input| others + input)
+    }
+
+    /// The same error, with another number of its input.
+    pub(crate) fn renumbered(mut self, number: impl FnOnce(usize) -> usize) -> Self {
         match &mut self {
             Self::EmptyInput { input }
             | Self::TooLong { input, .. }
@@ -234,8 +244,9 @@ impl EngineError {
             | Self::InvalidTokenTypes { input, .. }
             | Self::InvalidSelection { input, .. }
             | Self::InvalidInput { input, .. }
+            | Self::Tokenizer { input, .. }
             | Self::PromptNeedsText { input }
-            | Self::InstructionNeedsPair { input } => *input += others,
+            | Self::InstructionNeedsPair { input } => *input = number(*input),
             _ => {}
         }
         self
@@ -275,6 +286,12 @@ fn known_prompts(known: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_tokenizer_says_is_said_of_an_input_of_the_whole() {
+        let failed = EngineError::Tokenizer { input: 1, why: "it panicked on this text".to_owned() };
+        assert_eq!(failed.behind(32).to_string(), "tokenizer: input 33: it panicked on this text");
+    }
 
     #[test]
     fn what_is_left_of_a_millisecond_is_not_none() {

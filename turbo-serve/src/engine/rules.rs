@@ -181,7 +181,7 @@ fn ask<T>(
 ) -> Result<T, EngineError> {
     guarded(tokenizer, question).map_err(|error| match error {
         TokenizeError::TooLong { tokens, limit } => EngineError::TooLong { input, tokens, limit },
-        TokenizeError::Failed(why) => EngineError::Tokenizer(why),
+        TokenizeError::Failed(why) => EngineError::Tokenizer { input, why },
     })
 }
 

@@ -215,7 +215,7 @@ impl From<EngineError> for ApiError {
             | EngineError::InvalidInstruction(_)
             | EngineError::InstructionNeedsPair { .. } => (ErrorType::Validation, failure::VALIDATION),
             EngineError::NoSuchRows { .. } => (ErrorType::Backend, failure::MODEL_TYPE),
-            EngineError::NoTokenizer | EngineError::Tokenizer(_) => {
+            EngineError::NoTokenizer | EngineError::Tokenizer { .. } => {
                 (ErrorType::Tokenizer, failure::TOKENIZATION)
             }
             EngineError::Backend(_) => (ErrorType::Backend, failure::INFERENCE),

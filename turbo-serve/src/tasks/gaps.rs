@@ -117,7 +117,8 @@ async fn first_tokens(
     let mut first = Vec::with_capacity(words.len());
     for some in words.chunks(at_once) {
         let request = to_tokenize(some.to_vec(), Extent::Word);
-        for encoding in encodings(engine.tokenize(request).await?) {
+        let tokenized = engine.tokenize(request).await.map_err(|error| error.behind(first.len()))?;
+        for encoding in encodings(tokenized) {
             match encoding.input_ids.first() {
                 Some(&token) => first.push(token),
                 None => return wrong(format!("`targets`[{}] has no tokens", first.len())),

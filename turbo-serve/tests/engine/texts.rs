@@ -100,6 +100,10 @@ impl Tokenize for Told {
     }
 }
 
+fn failed(input: usize, why: &str) -> EngineError {
+    EngineError::Tokenizer { input, why: why.into() }
+}
+
 fn with_workers(tokenization_workers: usize) -> (Engine, Arc<Control>) {
     start(&EngineConfig { tokenization_workers, ..config() })
 }
@@ -167,7 +171,7 @@ fn a_request_may_want_its_inputs_shorter_than_the_model_takes() {
 fn one_bad_text_fails_its_request_before_anything_is_computed() {
     let (engine, control) = with_workers(2);
     let long = "1 ".repeat(9);
-    let failed = |why: &str| EngineError::Tokenizer(why.into());
+    let failed = |why: &str| failed(1, why);
     for (bad, expected) in [
         ("x", failed("no number: x")),
         ("panic", failed("it panicked on this text")),
@@ -345,8 +349,8 @@ fn what_asks_for_tokens_has_the_limits_of_what_asks_the_model() {
     };
     assert_eq!(ask(&[]), Err(EngineError::Empty));
     assert_eq!(ask(&["1"; 4]), Err(EngineError::TooManyInputs { got: 4, limit: 3 }));
-    assert_eq!(ask(&["1", "panic"]), Err(EngineError::Tokenizer("it panicked on this text".into())));
-    assert_eq!(ask(&["1", "x", "y"]), Err(EngineError::Tokenizer("no number: x".into())));
+    assert_eq!(ask(&["1", "panic"]), Err(failed(1, "it panicked on this text")));
+    assert_eq!(ask(&["1", "x", "y"]), Err(failed(1, "no number: x")));
     let hold = LONG_TEXTS.lock().unwrap();
     let long = Texts::One("7 ".repeat(10_000));
     let request = TokenizeRequest { texts: vec![long; 2], extent: whole, prompt: Prompt::None };

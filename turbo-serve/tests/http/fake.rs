@@ -215,7 +215,7 @@ fn told_to_fail(text: &str) -> Option<EngineError> {
             retry_after: Duration::from_micros(1_200_300),
         },
         "expired" => EngineError::Expired { within: Duration::from_millis(50) },
-        "tokenizer" => EngineError::Tokenizer("it is of no use".to_owned()),
+        "tokenizer" => EngineError::Tokenizer { input: 0, why: "it is of no use".to_owned() },
         "no tokenizer" => EngineError::NoTokenizer,
         "backend" => EngineError::Backend("the \"device\" is\non fire".to_owned()),
         "panic" => panic!("an invariant broke"),

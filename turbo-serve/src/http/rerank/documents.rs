@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::order::{best_first, check, check_copies, check_count, pairs, question};
 use crate::{
-    engine::{Extent, InferResponse, Prompt, SpecialTokens, Texts, TokenizeRequest, Tokenized},
+    engine::{Extent, InferResponse, Pending, Prompt, SpecialTokens, Texts, TokenizeRequest, Tokenized},
     http::{
         answer::{Question, answer_in_parts, caught},
         call::{Call, RequestBody},
@@ -205,7 +205,10 @@ pub(in crate::http) async fn cut(
         let texts = some.iter().map(|&index| Texts::One(documents[index].clone())).collect();
         let extent = Extent::Whole(SpecialTokens::Without);
         let request = TokenizeRequest { texts, extent, prompt: Prompt::None };
-        let ask = || engine.tokenize(request.clone());
+        let ask = || -> Pending<'_, Vec<Tokenized>> {
+            let asked = engine.tokenize(request.clone());
+            Box::pin(async move { asked.await.map_err(|error| error.renumbered(|input| some[input])) })
+        };
         let tokenized = match no_room {
             NoRoom::Fails => caught(ask).await?,
             NoRoom::Waits => caught(|| Box::pin(patiently(engine, &door, some.len(), deadline, ask))).await?,
