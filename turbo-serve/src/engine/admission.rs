@@ -34,8 +34,15 @@ pub(super) struct Admission {
 pub(super) enum Comes {
     /// A new request: rejected where there is no room, or where another request has waited for it for [`LONG`].
     Anew,
-    /// A request that has waited for room, or may have: requests to tokenize or decode do not say whether they have.
+    /// A request that has waited for room.
     Again,
+}
+
+impl From<bool> for Comes {
+    /// Of a request whose caller retries, or does not.
+    fn from(retries: bool) -> Self {
+        if retries { Self::Again } else { Self::Anew }
+    }
 }
 
 /// Polls for more slots than were free, since a request for as many was last admitted.

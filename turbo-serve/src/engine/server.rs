@@ -180,8 +180,7 @@ impl Engine {
             selects: output == OutputKind::Selected,
             tokenizer: OnceLock::new(),
         };
-        let comes = if retries { Comes::Again } else { Comes::Anew };
-        let slots = shared.reserve(inputs.len(), comes)?;
+        let slots = shared.reserve(inputs.len(), retries.into())?;
         let may_be_known = shared.info.cache_bytes.is_some();
         let inside = shared.forecast.enter(terms, inputs.len(), may_be_known)?;
         let mut accepted = shared.metrics.accepted(inputs.len() as u64);
@@ -210,14 +209,14 @@ impl Engine {
     async fn tokens(&self, request: TokenizeRequest) -> Result<Vec<Tokenized>, EngineError> {
         let shared = &*self.0;
         shared.check_count(request.texts.len())?;
-        let slots = shared.reserve_aside(request.texts.len())?;
+        let slots = shared.reserve_aside(request.texts.len(), request.retries)?;
         shared.received(shared.encoders.tokenize(request, slots)).await
     }
 
     async fn texts(&self, request: DecodeRequest) -> Result<Vec<String>, EngineError> {
         let shared = &*self.0;
         shared.check_count(request.ids.len())?;
-        let slots = shared.reserve_aside(request.ids.len())?;
+        let slots = shared.reserve_aside(request.ids.len(), request.retries)?;
         shared.received(shared.encoders.decode(request, slots)).await
     }
 }
@@ -298,8 +297,12 @@ impl Shared {
     }
 
     /// Reserves slots for a request that does not run the model.
-    fn reserve_aside(&self, inputs: usize) -> Result<OwnedSemaphorePermit, EngineError> {
-        self.reserve(inputs, Comes::Again).inspect_err(|error| self.metrics.failed(error))
+    fn reserve_aside(&self, inputs: usize, retries: bool) -> Result<OwnedSemaphorePermit, EngineError> {
+        self.reserve(inputs, retries.into()).inspect_err(|error| {
+            if !error.is_retried(retries, None) {
+                self.metrics.failed(error);
+            }
+        })
     }
 
     /// Waits for the answer; an error if its sender is dropped, or when requests are abandoned.

@@ -83,6 +83,17 @@ pub struct TokenizeRequest {
     pub extent: Extent,
     /// The prompt before each: one from [`Prompts::choose`](super::Prompts::choose), or none.
     pub prompt: Prompt,
+    /// Whether the caller waits and retries where there is no room, as of
+    /// [`InferRequest::retries`](super::InferRequest::retries).
+    pub retries: bool,
+}
+
+impl TokenizeRequest {
+    /// A request of texts without a prompt, whose caller does not retry.
+    #[must_use]
+    pub fn new(texts: Vec<Texts>, extent: Extent) -> Self {
+        Self { texts, extent, prompt: Prompt::None, retries: false }
+    }
 }
 
 /// A text by itself, or two that the model reads together.
@@ -119,4 +130,15 @@ pub struct DecodeRequest {
     pub ids: Vec<Vec<u32>>,
     /// Whether special tokens are kept.
     pub special: SpecialTokens,
+    /// Whether the caller waits and retries where there is no room, as of
+    /// [`InferRequest::retries`](super::InferRequest::retries).
+    pub retries: bool,
+}
+
+impl DecodeRequest {
+    /// A request whose caller does not retry.
+    #[must_use]
+    pub fn new(ids: Vec<Vec<u32>>, special: SpecialTokens) -> Self {
+        Self { ids, special, retries: false }
+    }
 }

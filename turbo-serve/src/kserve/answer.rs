@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     engine::{
-        Encoded, Extent, Infer, InferRequest, Input, OutputKind, Prompt, Row, Task, Texts, TokenizeRequest,
+        Encoded, Extent, Infer, InferRequest, Input, OutputKind, Row, Task, Texts, TokenizeRequest,
         Truncation, Usage,
     },
     http::{ApiError, caught, check_finite, written},
@@ -156,7 +156,7 @@ async fn encoded(
     if texts.is_empty() {
         return Ok(encoded);
     }
-    let request = TokenizeRequest { texts, extent: Extent::Input(truncation), prompt: Prompt::None };
+    let request = TokenizeRequest::new(texts, Extent::Input(truncation));
     let tokenized = caught(|| engine.tokenize(request)).await?;
     Ok(tokenized.iter().flat_map(|it| &it.encodings).map(tasks::encoded).collect())
 }

@@ -245,12 +245,14 @@ impl Infer for Lease {
     }
 
     fn tokenize(&self, request: TokenizeRequest) -> Pending<'_, Vec<Tokenized>> {
-        let engine = &self.live.engine;
+        let (engine, retries) = (&self.live.engine, request.retries || self.door.is_some());
+        let request = TokenizeRequest { retries, ..request };
         self.in_time(request.texts.len(), move || engine.tokenize(request.clone()))
     }
 
     fn decode(&self, request: DecodeRequest) -> Pending<'_, Vec<String>> {
-        let engine = &self.live.engine;
+        let (engine, retries) = (&self.live.engine, request.retries || self.door.is_some());
+        let request = DecodeRequest { retries, ..request };
         self.in_time(request.ids.len(), move || engine.decode(request.clone()))
     }
 

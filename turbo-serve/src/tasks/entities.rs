@@ -6,8 +6,7 @@ use turbo_models::tasks::{self, Aggregation};
 
 use super::{Found, Meter, aside, input};
 use crate::engine::{
-    Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, Prompt, Row, Texts, TokenizeRequest,
-    Truncation,
+    Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, Row, Texts, TokenizeRequest, Truncation,
 };
 
 /// Texts to look for entities in.
@@ -50,7 +49,7 @@ pub async fn entities(
     let mut meter = Meter::start(texts.iter().map(|text| text.chars().count()).sum());
     let extent = Extent::Input(truncation.unwrap_or_else(|| engine.info().default_truncation()));
     let texts = texts.into_iter().map(Texts::One).collect();
-    let tokenized = engine.tokenize(TokenizeRequest { texts, extent, prompt: Prompt::None }).await?;
+    let tokenized = engine.tokenize(TokenizeRequest::new(texts, extent)).await?;
     let encodings: Vec<_> = tokenized.into_iter().flat_map(|it| it.encodings).collect();
     meter.tokenized();
 

@@ -4,8 +4,8 @@ use turbo_models::tasks::{TokenScore, fill_mask, mask_positions};
 
 use super::{Found, Meter, aside, input, patience::AskedBefore};
 use crate::engine::{
-    DecodeRequest, Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, Prompt, Row,
-    SpecialTokens, Texts, TokenizeRequest, Tokenized,
+    DecodeRequest, Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, Row, SpecialTokens, Texts,
+    TokenizeRequest, Tokenized,
 };
 
 /// A text with gaps.
@@ -97,7 +97,7 @@ fn gaps(engine: &dyn Infer, encoding: &Encoding, top_k: usize) -> Result<Vec<usi
 }
 
 fn to_tokenize(texts: Vec<String>, extent: Extent) -> TokenizeRequest {
-    TokenizeRequest { texts: texts.into_iter().map(Texts::One).collect(), extent, prompt: Prompt::None }
+    TokenizeRequest::new(texts.into_iter().map(Texts::One).collect(), extent)
 }
 
 /// The tokens of each text.
@@ -143,14 +143,14 @@ async fn texts(
     let (mut words, mut sequences) = (Vec::new(), Vec::new());
     for some in tokens.chunks(at_once) {
         let ids = some.iter().map(|(_, token)| vec![token.id]).collect();
-        words.extend(engine.decode(DecodeRequest { ids, special: SpecialTokens::With }).await?);
+        words.extend(engine.decode(DecodeRequest::new(ids, SpecialTokens::With)).await?);
         let whole = |&(gap, token): &(usize, TokenScore)| {
             let mut ids = input_ids.to_vec();
             ids[gap] = token.id;
             ids
         };
         let ids = some.iter().map(whole).collect();
-        sequences.extend(engine.decode(DecodeRequest { ids, special }).await?);
+        sequences.extend(engine.decode(DecodeRequest::new(ids, special)).await?);
     }
     let mut filled = tokens.iter().zip(words).zip(sequences).map(|(((_, token), text), sequence)| Filled {
         score: token.score,

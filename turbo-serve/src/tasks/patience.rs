@@ -81,10 +81,12 @@ impl<'a> AskedBefore<'a> {
     }
 
     pub(super) async fn tokenize(&self, request: TokenizeRequest) -> Result<Vec<Tokenized>, EngineError> {
+        let request = TokenizeRequest { retries: true, ..request };
         self.ask(request.texts.len(), || self.engine.tokenize(request.clone())).await
     }
 
     pub(super) async fn decode(&self, request: DecodeRequest) -> Result<Vec<String>, EngineError> {
+        let request = DecodeRequest { retries: true, ..request };
         self.ask(request.ids.len(), || self.engine.decode(request.clone())).await
     }
 

@@ -6,7 +6,7 @@ use turbo_models::tasks::{AnswerOptions, AnswerWindow, answers};
 
 use super::{Found, Meter, aside, input, patience::AskedBefore};
 use crate::engine::{
-    AnswerRoom, Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, Prompt, SpecialTokens, Texts,
+    AnswerRoom, Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, SpecialTokens, Texts,
     TokenizeRequest,
 };
 
@@ -70,7 +70,7 @@ pub async fn answer_question(
     let extent = Extent::Windows { max_len, stride };
     let texts = vec![Texts::Pair(question, context.clone())];
     let asked = AskedBefore::new(engine);
-    let tokenized = asked.tokenize(TokenizeRequest { texts, extent, prompt: Prompt::None }).await?;
+    let tokenized = asked.tokenize(TokenizeRequest::new(texts, extent)).await?;
     let windows: Vec<_> = tokenized.into_iter().flat_map(|it| it.encodings).map(kept).collect();
     held.are(windows.iter().map(Encoding::len).sum());
     meter.tokenized();
@@ -152,7 +152,7 @@ async fn windows(
 ) -> Result<usize, EngineError> {
     let texts = vec![Texts::One(question.to_owned())];
     let extent = Extent::Whole(SpecialTokens::Without);
-    let tokenized = engine.tokenize(TokenizeRequest { texts, extent, prompt: Prompt::None }).await?;
+    let tokenized = engine.tokenize(TokenizeRequest::new(texts, extent)).await?;
     let taken: usize = tokenized.iter().flat_map(|it| &it.encodings).map(Encoding::len).sum();
     let step = max_len.saturating_sub(taken + SPECIAL_TOKENS + stride).max(1);
     Ok(context_bytes.div_ceil(step))
@@ -241,7 +241,8 @@ mod tests {
 
     #[test]
     fn of_a_window_there_is_left_what_answers_read() {
-        let window = Encoding { input_ids: vec![1, 2], tokens: vec!["a".into(), "b".into()], ..Encoding::default() };
+        let window =
+            Encoding { input_ids: vec![1, 2], tokens: vec!["a".into(), "b".into()], ..Encoding::default() };
         let left = kept(window);
         assert_eq!((left.input_ids, left.tokens), (vec![1, 2], Vec::new()));
     }

@@ -158,7 +158,7 @@ fn who_had_no_answer_in_time_is_counted() {
     let held = hold(&engine, &control, 1);
     let expires = begin(&engine, request([&[2]]));
     assert!(matches!(embed(&engine, [&[3], &[4]]), Err(EngineError::Overloaded { .. })));
-    let ids = DecodeRequest { ids: vec![vec![1]; 2], special: SpecialTokens::Without };
+    let ids = DecodeRequest::new(vec![vec![1]; 2], SpecialTokens::Without);
     assert!(matches!(wait(engine.decode(ids)), Err(EngineError::Overloaded { .. })));
     std::thread::sleep(slo + Duration::from_millis(10));
     control.open();

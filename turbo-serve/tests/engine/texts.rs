@@ -10,7 +10,7 @@ use turbo_serve::engine::{
     Prompt, Prompts, SpecialTokens, Text, Texts, Tokenize, TokenizeError, TokenizeRequest, Truncation,
 };
 
-use crate::fake::{Control, config, firsts, model, request, wait, warm};
+use crate::fake::{Control, config, eventually, firsts, hold, model, request, wait, warm};
 
 /// Numbers separated by spaces are the ids; it dislikes some texts, and takes its time over long ones. Between the two
 /// of a pair it puts a 0.
@@ -207,13 +207,12 @@ fn who_waits_for_tokens_of_an_engine_that_is_abandoned_is_told() {
     let (engine, control) = with_workers(1);
     let hold = LONG_TEXTS.lock().unwrap();
     let long = "7 ".repeat(10_000);
-    let one_text =
-        |extent| TokenizeRequest { texts: vec![Texts::One(long.clone())], extent, prompt: Prompt::None };
+    let one_text = |extent| TokenizeRequest::new(vec![Texts::One(long.clone())], extent);
     let (whole, special) = (Extent::Whole(SpecialTokens::With), SpecialTokens::Without);
     let begun = crate::fake::begin(&engine, texts([&long]));
     let waiting = crate::fake::begin(&engine, texts(["1", &long]));
     let mut tokens = engine.tokenize(one_text(whole));
-    let mut decoded = engine.decode(DecodeRequest { ids: vec![vec![1; 20_000]], special });
+    let mut decoded = engine.decode(DecodeRequest::new(vec![vec![1; 20_000]], special));
     // This one is not looked at before the end: it is rejected all the same, without a word that it is bad.
     let bad = format!("{long} x");
     let unseen = crate::fake::begin(&engine, texts([&bad]));
@@ -315,7 +314,7 @@ fn an_instruction_is_for_pairs_and_for_models_that_take_one() {
 }
 
 fn tokenize(engine: &Engine, texts: Vec<Texts>, extent: Extent) -> Result<Vec<Vec<Vec<u32>>>, EngineError> {
-    let request = TokenizeRequest { texts, extent, prompt: Prompt::None };
+    let request = TokenizeRequest::new(texts, extent);
     let ids = |encoding: &Encoding| encoding.input_ids.clone();
     let tokenized = wait(engine.tokenize(request))?;
     Ok(tokenized.iter().map(|it| it.encodings.iter().map(ids).collect()).collect())
@@ -332,9 +331,10 @@ fn tokens_are_given_without_the_model() {
     let pair = Texts::Pair("1 2".into(), "3 4 5".into());
     let windows = tokenize(&engine, vec![pair], Extent::Windows { max_len: 4, stride: 0 }).unwrap();
     assert_eq!(windows, [[vec![1, 2, 0, 3], vec![4, 5]]]);
-    let named = TokenizeRequest { texts: vec![one("1")], extent: whole, prompt: Prompt::Named("9 ".into()) };
+    let named =
+        TokenizeRequest { prompt: Prompt::Named("9 ".into()), ..TokenizeRequest::new(vec![one("1")], whole) };
     assert_eq!(wait(engine.tokenize(named)).unwrap()[0].texts, one("9 1"));
-    let ids = DecodeRequest { ids: vec![vec![1, 2], vec![]], special: SpecialTokens::Without };
+    let ids = DecodeRequest::new(vec![vec![1, 2], vec![]], SpecialTokens::Without);
     assert_eq!(wait(engine.decode(ids)).unwrap(), ["1 2", ""]);
     assert!(control.batches().is_empty());
 }
@@ -353,7 +353,7 @@ fn what_asks_for_tokens_has_the_limits_of_what_asks_the_model() {
     assert_eq!(ask(&["1", "x", "y"]), Err(failed(1, "no number: x")));
     let hold = LONG_TEXTS.lock().unwrap();
     let long = Texts::One("7 ".repeat(10_000));
-    let request = TokenizeRequest { texts: vec![long; 2], extent: whole, prompt: Prompt::None };
+    let request = TokenizeRequest::new(vec![long; 2], whole);
     let mut pending = engine.tokenize(request);
     assert!(!crate::fake::is_ready(&mut pending));
     assert!(matches!(ask(&["1"; 3]), Err(EngineError::Overloaded { .. })), "two of four slots are taken");
@@ -363,8 +363,28 @@ fn what_asks_for_tokens_has_the_limits_of_what_asks_the_model() {
     assert_eq!(ask(&["1"; 3]).unwrap().len(), 3);
     wait(engine.stop());
     assert_eq!(ask(&["1"]), Err(EngineError::Stopping));
-    let ids = DecodeRequest { ids: vec![vec![1]], special: SpecialTokens::Without };
+    let ids = DecodeRequest::new(vec![vec![1]], SpecialTokens::Without);
     assert_eq!(wait(engine.decode(ids)), Err(EngineError::Stopping));
+}
+
+#[test]
+fn who_asks_for_tokens_stands_back_for_who_waits() {
+    let (engine, control) = start(&EngineConfig { max_concurrent_requests: 4, ..config() });
+    let held = hold(&engine, &control, 1);
+    let ask = |retries| {
+        let whole = Extent::Whole(SpecialTokens::With);
+        let tokens = TokenizeRequest { retries, ..TokenizeRequest::new(vec![Texts::One("1".into())], whole) };
+        let texts = DecodeRequest { retries, ..DecodeRequest::new(vec![vec![1]], SpecialTokens::With) };
+        assert!(!engine.has_room(4), "somebody waits for all slots");
+        (wait(engine.tokenize(tokens)).map(drop), wait(engine.decode(texts)).map(drop))
+    };
+    let is_refused =
+        |got| matches!(got, (Err(EngineError::Overloaded { .. }), Err(EngineError::Overloaded { .. })));
+    eventually(|| is_refused(ask(false)));
+    assert_eq!(ask(true), (Ok(()), Ok(())), "he has waited, too");
+    assert!(is_refused(ask(false)));
+    control.open();
+    wait(held).unwrap();
 }
 
 #[test]
@@ -372,6 +392,6 @@ fn without_a_tokenizer_there_are_no_tokens() {
     let (engine, _control) = crate::fake::start(&config());
     let whole = Extent::Whole(SpecialTokens::With);
     assert_eq!(tokenize(&engine, vec![Texts::One("1".into())], whole), Err(EngineError::NoTokenizer));
-    let ids = DecodeRequest { ids: vec![vec![1]], special: SpecialTokens::Without };
+    let ids = DecodeRequest::new(vec![vec![1]], SpecialTokens::Without);
     assert_eq!(wait(engine.decode(ids)), Err(EngineError::NoTokenizer));
 }

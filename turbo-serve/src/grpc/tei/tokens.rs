@@ -30,11 +30,9 @@ impl Ask for EncodeRequest {
             false => SpecialTokens::Without,
         };
         let engine = served.engine();
-        let request = TokenizeRequest {
-            texts: vec![Texts::One(self.inputs)],
-            extent: Extent::Whole(special),
-            prompt: engine.info().model.prompts.choose(&self.prompt_name.into())?,
-        };
+        let prompt = engine.info().model.prompts.choose(&self.prompt_name.into())?;
+        let texts = vec![Texts::One(self.inputs)];
+        let request = TokenizeRequest { prompt, ..TokenizeRequest::new(texts, Extent::Whole(special)) };
         let tokenized = caught(|| engine.tokenize(request)).await?;
         let tokens = tokenized.iter().flat_map(tokens).map(SimpleToken::from).collect();
         Ok(Answered { message: EncodeResponse { tokens }, usage: Usage::default() })
@@ -60,7 +58,7 @@ impl Ask for DecodeRequest {
             true => SpecialTokens::Without,
             false => SpecialTokens::With,
         };
-        let request = engine::DecodeRequest { ids: vec![self.ids], special };
+        let request = engine::DecodeRequest::new(vec![self.ids], special);
         let text = caught(|| served.engine().decode(request)).await?.concat();
         Ok(Answered { message: DecodeResponse { text }, usage: Usage::default() })
     }

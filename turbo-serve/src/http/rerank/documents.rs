@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::order::{best_first, check, check_copies, check_count, pairs, question};
 use crate::{
-    engine::{Extent, InferResponse, Pending, Prompt, SpecialTokens, Texts, TokenizeRequest, Tokenized},
+    engine::{Extent, InferResponse, Pending, SpecialTokens, Texts, TokenizeRequest, Tokenized},
     http::{
         answer::{Question, answer_in_parts, caught},
         call::{Call, RequestBody},
@@ -204,7 +204,8 @@ pub(in crate::http) async fn cut(
     for some in long.chunks(engine.info().max_client_batch_size) {
         let texts = some.iter().map(|&index| Texts::One(documents[index].clone())).collect();
         let extent = Extent::Whole(SpecialTokens::Without);
-        let request = TokenizeRequest { texts, extent, prompt: Prompt::None };
+        let retries = no_room == NoRoom::Waits;
+        let request = TokenizeRequest { retries, ..TokenizeRequest::new(texts, extent) };
         let ask = || -> Pending<'_, Vec<Tokenized>> {
             let asked = engine.tokenize(request.clone());
             Box::pin(async move { asked.await.map_err(|error| error.renumbered(|input| some[input])) })

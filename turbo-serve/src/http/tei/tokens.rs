@@ -59,7 +59,7 @@ pub(in crate::http) async fn tokenize(
     let texts = body.inputs.texts.into_iter().map(Texts::One).collect();
     let prompt = target.engine().info().model.prompts.choose(&body.prompt_name.into());
     let prompt = prompt.map_err(ApiError::from)?;
-    let request = TokenizeRequest { texts, extent: Extent::Whole(special), prompt };
+    let request = TokenizeRequest { prompt, ..TokenizeRequest::new(texts, Extent::Whole(special)) };
     let tokenized = caught(|| target.engine().tokenize(request)).await?;
     // 2 MB of text have up to as many tokens, and each is a hundred bytes of JSON.
     let body = elsewhere(move || {
@@ -101,6 +101,6 @@ pub(in crate::http) async fn decode(
         true => SpecialTokens::Without,
         false => SpecialTokens::With,
     };
-    let texts = caught(|| target.engine().decode(DecodeRequest { ids, special })).await?;
+    let texts = caught(|| target.engine().decode(DecodeRequest::new(ids, special))).await?;
     Ok(json(serde_json::to_vec(&texts).expect("strings are always JSON")))
 }
