@@ -21,7 +21,7 @@ use super::{
     call, cohere, dashboard,
     error::{ApiError, KserveError, OpenAiError, RerankError, TeiError},
     kserve,
-    model_path::in_one_segment,
+    model_path::{behind_model, in_one_segment},
     observe, openai,
     openapi::{self, Operation},
     pipeline, rerank,
@@ -273,6 +273,7 @@ pub(super) async fn refuse(uri: &Uri, request: Request, error: ApiError) -> Resp
 
 /// The answer to a request that is refused on this path, in the words of its protocol.
 pub(crate) fn refused(path: &str, error: ApiError) -> Response {
+    let path = behind_model(path); // a model may be called as a part of another protocol's paths
     if path.ends_with("/v1/rerank") || path.ends_with("/v2/rerank") {
         RerankError::from(error).into_response()
     } else if path != "/v2/embed" && (path == "/v2" || path.starts_with("/v2/")) {

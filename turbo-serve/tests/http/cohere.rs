@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use turbo_serve::engine::{Input, ModelInfo, OutputKind, PromptName, Prompts, Truncation};
 
 use crate::{
-    fake::{HIDDEN, Reply, Server, classifier, embedding, row},
+    fake::{HIDDEN, Reply, Server, assert_tei, classifier, embedding, row},
     statuses::assert_openai,
 };
 
@@ -205,6 +205,9 @@ fn what_is_wrong_is_told_by_its_name() {
     }
     for path in ["/v2/embed", "/models/fake/v2/embed"] {
         assert_openai(path, &server.get(path), 405, "Validation", "does not take GET");
+    }
+    for path in ["/models/v2/embed", "/models/v1/embed", "/models/v1/versions/1/embed"] {
+        assert_tei(path, &server.get(path), 405, "Validation", "does not take GET");
     }
     let of_labels = Server::with_model(classifier(["x", "y"]));
     let said = "`/v2/embed` needs an embedding model, and this model is for";
