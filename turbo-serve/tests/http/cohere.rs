@@ -122,6 +122,17 @@ fn texts_are_cut_and_vectors_shortened_as_the_request_says() {
 }
 
 #[test]
+fn a_prompt_may_be_named_in_openai_s_words() {
+    let server = Server::with_model(with_prompts(["query", "passage"]));
+    let ask = |body: Value| server.post("/v1/embeddings", body.to_string());
+    ok(&ask(json!({ "input": ["a"], "prompt_name": "query" })));
+    let asked = server.engine.seen.lock().unwrap().take().unwrap().prompt_name;
+    assert_eq!(asked, PromptName::Named("query".to_owned()));
+    let unknown = ask(json!({ "input": "a", "prompt_name": "x" }));
+    assert_openai("x", &unknown, 422, "Validation", "`prompt_name` is `x`, this model's prompts are");
+}
+
+#[test]
 fn the_type_of_texts_chooses_their_prompt() {
     let prompt = |server: &Server, input_type: Value| {
         let body = json!({ "texts": ["ab"], "input_type": input_type });

@@ -36,6 +36,8 @@ pub(in crate::http) struct EmbeddingsBody {
     encoding_format: Option<EncodingFormat>,
     dimensions: Option<Count>,
     messages: Option<IgnoredAny>,
+    /// Which of the model's prompts is put before each text, as on text-embeddings-inference's routes.
+    prompt_name: Option<String>,
     truncate_prompt_tokens: Option<Whole>,
     #[serde(default, deserialize_with = "word")]
     truncation_side: Option<Side>,
@@ -109,6 +111,7 @@ pub(in crate::http) async fn embeddings(
     let question = Question {
         truncation,
         max_input_length,
+        prompt_name: body.prompt_name.into(),
         ..Question::new(Counted { inputs: Vec::new(), arity }, output, received)
     };
     let model = target.engine().info().model.name.clone();

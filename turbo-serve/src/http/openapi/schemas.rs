@@ -198,7 +198,7 @@ fn openai() -> Value {
             with_extensions(json!({
                 "input": of("Inputs"), "dimensions": maybe_from(1),
                 "encoding_format": maybe_one_of(["float", "base64"]), "messages": { "type": "null" },
-                "use_activation": maybe("boolean"), "normalize": maybe("boolean"),
+                "prompt_name": maybe("string"), "use_activation": maybe("boolean"), "normalize": maybe("boolean"),
                 "add_special_tokens": { "enum": [true, null] }, "embed_dtype": maybe("string"),
                 "endianness": maybe_one_of(["native", "little", "big"]),
             })),
