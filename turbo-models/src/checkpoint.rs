@@ -60,6 +60,7 @@ impl Checkpoint {
             fs::canonicalize(dir).map_err(|source| ModelError::Read { file: dir.to_owned(), source })?;
         let (mut config, architecture) = ModelConfig::open(&dir)?;
         let mut modules = SentenceModules::open(&dir)?;
+        modules.tanh_int8 |= !modules.is_listed && architecture.makes_whole_numbers();
         if let Some(path) = &options.dense_path {
             modules.dense = vec![Dense::open(&dir.join(path))?];
         }

@@ -99,6 +99,12 @@ pub(crate) struct Name {
 }
 
 impl Architecture {
+    /// Whether the values of its vectors become whole numbers where no list of modules says what becomes of them.
+    /// text-embeddings-inference goes by the family alone.
+    pub(crate) fn makes_whole_numbers(&self) -> bool {
+        self.names.iter().any(|name| name.model_type == qwen3::PPLX_TYPE)
+    }
+
     /// The textbook graph of a model of this family, checked against its weights: what `task` has of `outputs`. The dense
     /// `modules` follow the pooling of an embedding, and the one that makes a score stands for the family's own classifier.
     pub(crate) fn graph(

@@ -25,9 +25,12 @@ pub(super) const QWEN3: Architecture = Architecture {
     draw,
 };
 
+/// The `model_type` of pplx-embed.
+pub(super) const PPLX_TYPE: &str = "bidirectional_pplx_qwen3";
+
 /// Perplexity's pplx-embed: every token sees all others.
 pub(super) const PPLX: Architecture = Architecture {
-    names: &[Name { model_type: "bidirectional_pplx_qwen3", class_prefix: "PPLXQwen3" }],
+    names: &[Name { model_type: PPLX_TYPE, class_prefix: "PPLXQwen3" }],
     fields: ConfigFields { causal_fields: &[], ..QWEN3.fields },
     heads: &[],
     draw: |drawing, config| decoder::draw_with(drawing, config, projections(config)?, AttentionMask::Full),

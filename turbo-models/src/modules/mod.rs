@@ -33,6 +33,8 @@ use crate::{
 /// `config_sentence_transformers.json`, each of which may be absent.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct SentenceModules {
+    /// Whether `modules.json` lists them.
+    pub(crate) is_listed: bool,
     /// How token vectors become one.
     pub(crate) pooling: Option<Pooling>,
     /// What that one is multiplied with, in this order.
@@ -68,7 +70,10 @@ impl SentenceModules {
         let mut modules = Self { inputs, prompts, activation, ..Self::default() };
         let file = dir.join("modules.json");
         match read_json::<Vec<Module>>(&file)? {
-            Some(list) => modules.read_list(&List { dir, file }, &list)?,
+            Some(list) => {
+                modules.is_listed = true;
+                modules.read_list(&List { dir, file }, &list)?;
+            }
             None => modules.pooling = pooling::open(&dir.join("1_Pooling"))?,
         }
         Ok(modules)

@@ -343,6 +343,9 @@ fn pplx_embed() {
     write(folder.path(), "modules.json", &list("quantize.IntQuantizer"));
     let refused = error(folder.path());
     assert!(refused.contains(r#"type is "IntQuantizer", supported: "#), "{refused}");
+    // without a list the family says it
+    fs::remove_file(folder.path().join("modules.json")).unwrap();
+    assert_eq!(vector(&Checkpoint::open(folder.path()).unwrap(), &input), expected);
 }
 
 /// The steps of Qwen's, with a few of its tokens.
