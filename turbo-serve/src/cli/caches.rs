@@ -28,7 +28,7 @@ pub(super) struct PackedCacheArguments {
     ///
     /// Weights in the order that this processor computes with, so that the next start need not pack them: a file as large
     /// as the weights in their dtype. With `off` every start packs them. By default turbo/packed in the user's cache
-    /// folder (XDG_CACHE_HOME, ~/.cache).
+    /// folder (XDG_CACHE_HOME; else ~/.cache, on macOS ~/Library/Caches, on Windows LOCALAPPDATA).
     #[arg(long, env, value_name = "DIR|off", help_heading = "Machine")]
     packed_cache: Option<CacheArgument>,
 }

@@ -21,7 +21,8 @@ Environment:
   HF_ENDPOINT         address of the Hub; by default https://huggingface.co
   HF_HUB_OFFLINE      with 1 the Hub is not asked, and what is kept is used;
                       TRANSFORMERS_OFFLINE does the same
-  XDG_CACHE_HOME      the user's cache folder; by default ~/.cache
+  XDG_CACHE_HOME      the user's cache folder; by default ~/.cache, but for packed weights
+                      and costs ~/Library/Caches on macOS and LOCALAPPDATA on Windows
 
 Empty ones count as not set. Flags also take the variables that stand in brackets behind them.";
 

@@ -135,7 +135,7 @@ pub(super) struct Arguments {
     /// Folder in which measured costs of batches are kept, or `off`
     ///
     /// The next start need not measure them again; with `off` every start measures. By default turbo/costs in the user's
-    /// cache folder (XDG_CACHE_HOME, ~/.cache).
+    /// cache folder (XDG_CACHE_HOME; else ~/.cache, on macOS ~/Library/Caches, on Windows LOCALAPPDATA).
     #[arg(long, env, value_name = "DIR|off", help_heading = "Batches")]
     cost_cache: Option<CacheArgument>,
 
