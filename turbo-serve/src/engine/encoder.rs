@@ -112,8 +112,11 @@ impl Model {
         checkpoint.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         let no_pooling = || OpenError::Pooling { folder: dir.display().to_string() };
         let task = options.task.or(checkpoint.task()).ok_or_else(no_pooling)?;
-        if options.default_prompt.is_some() && !reads_prompts(task) {
-            tracing::warn!("the default prompt is not used: this model is for {task}");
+        let is_written = checkpoint.tokenizer().is_some_and(TextTokenizer::writes_pairs);
+        if options.default_prompt.is_some()
+            && let Some(warning) = prompt_warning(task, is_written)
+        {
+            tracing::warn!("{warning}");
         }
         let (mut prompts, mut tokenizer) =
             (prompts(&checkpoint, options.default_prompt)?, checkpoint.tokenizer().cloned());
@@ -189,11 +192,19 @@ fn mask_token(tokenizer: &TextTokenizer) -> Option<MaskToken> {
     tokenizer.mask_token().map(|(id, text)| MaskToken { id, text: text.to_owned() })
 }
 
-/// Whether a prompt may be put before texts. It may not where answers are parts of the text.
-fn reads_prompts(task: Task) -> bool {
+/// What a default prompt is not used for, where that may surprise. It may not be put before texts that have the answers as
+/// parts, nor before pairs, which a template may write with it (`pairs_are_written`).
+fn prompt_warning(task: Task, pairs_are_written: bool) -> Option<String> {
     match task {
-        Task::Embedding { .. } | Task::SparseEmbedding | Task::SequenceClassification => true,
-        Task::TokenClassification | Task::QuestionAnswering | Task::MaskedLm => false,
+        Task::Embedding { .. } | Task::SparseEmbedding => None,
+        Task::SequenceClassification if pairs_are_written => None,
+        Task::SequenceClassification => Some(
+            "the default prompt is put before single texts alone: pairs, as of /rerank and /score, are read without it"
+                .to_owned(),
+        ),
+        Task::TokenClassification | Task::QuestionAnswering | Task::MaskedLm => {
+            Some(format!("the default prompt is not used: this model is for {task}"))
+        }
     }
 }
 
@@ -447,6 +458,20 @@ impl From<turbo_models::TokenizeError> for TokenizeError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_default_prompt_is_not_used_for_is_said() {
+        for (task, pairs_are_written, said) in [
+            (turbo_models::Pooling::Mean.into(), false, None),
+            (Task::SequenceClassification, true, None),
+            (Task::SequenceClassification, false, Some("before single texts alone")),
+            (Task::QuestionAnswering, false, Some("is not used")),
+        ] {
+            let warning = prompt_warning(task, pairs_are_written);
+            assert_eq!(warning.is_some(), said.is_some(), "{task}");
+            assert!(warning.unwrap_or_default().contains(said.unwrap_or_default()), "{task}");
+        }
+    }
 
     #[test]
     fn that_a_device_is_lost_is_told_as_that() {
