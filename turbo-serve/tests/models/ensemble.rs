@@ -330,6 +330,16 @@ fn steps_that_do_not_wait_for_each_other_run_side_by_side() {
 }
 
 #[test]
+fn queries_are_answered_side_by_side() {
+    run(async {
+        let world = World::started(&[rerank("ranked", "ranker", TEXTS)], "ranked").await;
+        let queries = ["1", "2", "3", "4"].map(|query| pairs(query, &["5"])).concat();
+        assert_eq!(world.ask(queries).await.unwrap(), [[5.0], [10.0], [15.0], [20.0]]);
+        assert_eq!(world.seen.most_inside.load(SeqCst), 2);
+    });
+}
+
+#[test]
 fn a_text_gets_the_label_whose_text_is_nearest() {
     run(async {
         let embed = Does::Embed { model: "embedder".to_owned(), texts: TEXTS.to_owned(), prompt: None };

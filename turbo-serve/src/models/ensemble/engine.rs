@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
+use futures_util::{StreamExt, TryStreamExt, stream};
 use turbo_models::{RowLens, ScoreFunction, Task};
 
 use super::{
@@ -15,7 +16,7 @@ use crate::{
         OutputKind, Pending, PromptName, Prompts, Row, TokenizeRequest, Tokenized, Truncation, Usage,
     },
     models::{Served, Wanted, WeakModels, health::worst},
-    tasks::NoRoom,
+    tasks::{AT_ONCE, NoRoom},
 };
 
 /// The logit of a text that was not retrieved: the least there is, so that its score is 0.
@@ -80,12 +81,18 @@ impl EnsembleEngine {
         }
         let mut rows: Vec<Option<Row>> = vec![None; inputs.len()];
         let mut usage = Usage::default();
-        for (nth, group) in self.groups(inputs)?.into_iter().enumerate() {
-            // What was accepted with its first query is not refused with its next ones.
-            let no_room = if nth == 0 { NoRoom::Fails } else { NoRoom::Waits };
+        let (groups, members) = (self.groups(inputs)?, &members);
+        let mut done = stream::iter(groups.into_iter().enumerate())
+            .map(|(nth, group)| async move {
+                // What was accepted with its first query is not refused with its next ones.
+                let no_room = if nth == 0 { NoRoom::Fails } else { NoRoom::Waits };
+                let done = self.run(&group, members, truncation, (no_room, retries)).await?;
+                Ok::<_, EngineError>((group, done))
+            })
+            .buffered(AT_ONCE);
+        while let Some((group, (value, took))) = done.try_next().await? {
             usage.characters += group.query.chars().count()
                 + group.texts.iter().map(|text| text.chars().count()).sum::<usize>();
-            let (value, took) = self.run(&group, &members, truncation, (no_room, retries)).await?;
             add(&mut usage, &took);
             for (place, row) in value.of.into_iter().zip(value.rows) {
                 rows[group.inputs[place]] = Some(row);
