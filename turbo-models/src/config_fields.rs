@@ -531,6 +531,39 @@ mod tests {
             (gemma.max_input_length(), gemma.head_dim(), gemma.hidden_act),
             (2048, 256, Activation::GeluTanh)
         );
+        let deberta = open(
+            r#"{"attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_size": 768,
+            "intermediate_size": 3072, "layer_norm_eps": 1e-7, "max_position_embeddings": 512,
+            "max_relative_positions": -1, "model_type": "deberta-v2", "norm_rel_ebd": "layer_norm",
+            "num_attention_heads": 12, "num_hidden_layers": 12, "pos_att_type": "p2c|c2p", "position_biased_input": false,
+            "position_buckets": 256, "relative_attention": true, "share_att_key": true, "type_vocab_size": 0,
+            "vocab_size": 128100}"#,
+        )
+        .unwrap();
+        assert_eq!((deberta.max_input_length(), deberta.head_dim(), deberta.type_vocab_size), (512, 64, 0));
+        let experts = open(
+            r#"{"activation_function": "gelu", "architectures": ["NomicBertModel"], "causal": false,
+            "expert_choice_router": false, "ffn_div": 1, "layer_norm_epsilon": 1e-05, "max_trained_positions": 2048,
+            "mlp_fc1_bias": true, "mlp_fc2_bias": true, "model_type": "nomic_bert", "moe_every_n_layers": 2,
+            "moe_normalize_expert_weights": false, "moe_resid_pdrop": 0.0, "moe_top_k": 2, "n_embd": 768, "n_head": 12,
+            "n_inner": 3072, "n_layer": 12, "n_positions": 2048, "num_experts": 8, "num_shared_experts": 0,
+            "pad_token_id": 1, "prenorm": false, "qkv_proj_bias": true, "rotary_emb_base": 10000,
+            "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": false, "rotary_emb_scale_base": null,
+            "rotary_scaling_factor": null, "type_vocab_size": 1, "vocab_size": 250048}"#,
+        )
+        .unwrap();
+        assert_eq!((experts.max_input_length(), experts.head_dim(), experts.type_vocab_size), (2048, 64, 1));
+        let llama = open(
+            r#"{"architectures": ["LlamaForCausalLM"], "attention_bias": false, "bos_token_id": 128000,
+            "eos_token_id": 128001, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192,
+            "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama", "num_attention_heads": 32,
+            "num_hidden_layers": 16, "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+            "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 8192, "rope_type": "llama3"}, "rope_theta": 500000.0,
+            "tie_word_embeddings": true, "vocab_size": 128256}"#,
+        )
+        .unwrap();
+        assert_eq!((llama.max_input_length(), llama.head_dim(), llama.num_key_value_heads), (131_072, 64, 8));
         let mpnet = open(
             r#"{"architectures": ["MPNetForMaskedLM"], "hidden_act": "gelu", "hidden_size": 768,
             "intermediate_size": 3072, "layer_norm_eps": 1e-05, "max_position_embeddings": 514,
