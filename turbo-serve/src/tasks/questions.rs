@@ -134,8 +134,8 @@ impl Drop for HeldWindows {
 /// Memory of a token of a window that is [`kept`], in `f32`s: 35 bytes.
 const VALUES_PER_TOKEN: usize = 9;
 /// Most tokens of all windows over a context together, its bytes counted as tokens: each takes some 200 bytes of
-/// memory while they are made. With the default windows that is 2.5 MB of text. The limit is for questions that nearly fill a window: each
-/// window then advances by a few tokens, and the windows of a long context would take all memory.
+/// memory while they are made. With the default windows that is 2.5 MB of text. The limit is for questions that nearly
+/// fill a window: each window then advances by a few tokens, and the windows of a long context would take all memory.
 const MOST_WINDOW_TOKENS: usize = 1 << 22;
 /// Most tokens of candidate answers, `top_k` of each window: each is a text that is kept and compared.
 const MOST_ANSWER_TOKENS: usize = 1 << 24;

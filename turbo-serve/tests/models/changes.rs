@@ -98,7 +98,9 @@ fn a_model_that_is_loaded_while_it_ends_waits_for_the_end() {
         assert_eq!(shelf.loads.load(SeqCst), 1, "there is no room for two");
         drop(lease);
         loading.await.unwrap().unwrap();
-        assert_eq!((shelf.loads.load(SeqCst), shelf.alive.load(SeqCst)), (2, 1));
+        assert_eq!(shelf.loads.load(SeqCst), 2);
+        // the handle of the one that has stopped is dropped when the table says so already
+        eventually(|| shelf.alive.load(SeqCst) == 1).await;
     });
 }
 
