@@ -156,8 +156,9 @@ fn experts<D: BiasAct>(device: &D, values: usize) {
         let width = num_experts * values;
         let mut numbers = Numbers::<D::Float>::new(width);
         let mut logits = numbers.around(0.0, 4.0, ROWS * num_experts);
-        // of equal ones the first
+        // of equal ones the first, wherever the last place falls
         logits[num_experts - 1] = logits[0];
+        logits[num_experts..2 * num_experts].fill(1.0);
         let weights: Vec<Option<f64>> =
             logits.chunks(num_experts).flat_map(|row| routed(row, top_k)).collect();
         let mut x = numbers.around(0.0, 4.0, ROWS * width);

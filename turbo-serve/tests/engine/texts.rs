@@ -375,13 +375,13 @@ fn who_asks_for_tokens_stands_back_for_who_waits() {
         let whole = Extent::Whole(SpecialTokens::With);
         let tokens = TokenizeRequest { retries, ..TokenizeRequest::new(vec![Texts::One("1".into())], whole) };
         let texts = DecodeRequest { retries, ..DecodeRequest::new(vec![vec![1]], SpecialTokens::With) };
-        assert!(!engine.has_room(4), "somebody waits for all slots");
+        assert!(!engine.has_room(4), "a request waits for all slots");
         (wait(engine.tokenize(tokens)).map(drop), wait(engine.decode(texts)).map(drop))
     };
     let is_refused =
         |got| matches!(got, (Err(EngineError::Overloaded { .. }), Err(EngineError::Overloaded { .. })));
     eventually(|| is_refused(ask(false)));
-    assert_eq!(ask(true), (Ok(()), Ok(())), "he has waited, too");
+    assert_eq!(ask(true), (Ok(()), Ok(())), "these have waited, too");
     assert!(is_refused(ask(false)));
     control.open();
     wait(held).unwrap();
