@@ -26,11 +26,11 @@ const FIELD: &str = "chat_template";
 /// Most steps of a template. Writing a pair takes some hundred at most, and one more for each 64 bytes that are written or
 /// changed. So any file comes to an end while it is opened, when pairs are short, and its lists in lists are shallow.
 const STEPS: u64 = 5000;
-/// Bytes of a long pair. Each byte gives it a quarter of a step more: it may be written or changed some sixteen times.
+/// Bytes of a long pair. Each 8 give it a step more: they may be written or changed some eight times.
 const LONG: usize = 4 << 10;
 /// Stack for each step of a long pair. A step may put a list around all lists before, and what drops or writes them
 /// goes as deep as that.
-const STACK_PER_STEP: usize = 512;
+const STACK_PER_STEP: usize = 2 << 10;
 
 /// Stack of a long pair, at least: as other threads have.
 const LEAST_STACK: usize = 2 << 20;
@@ -72,6 +72,9 @@ impl PairTemplate {
             _ => unknown_method_callback(state, value, method, arguments),
         });
         environment.add_function("raise_exception", failed);
+        // Jinja does not have them, and each takes a step to put one lazy list into another, whose reading nests deeply
+        environment.remove_filter("zip");
+        environment.remove_filter("chain");
         // it would make other tokens every day
         environment.add_function("strftime_now", |_: String| {
             failed("strftime_now: what is made of a pair may not depend on the day".to_owned())
@@ -112,7 +115,9 @@ impl PairTemplate {
         }
         let (mut environment, steps) = (self.environment.clone(), steps(bytes));
         environment.set_fuel(Some(steps));
-        on_stack_of(steps as usize * STACK_PER_STEP, || self.write_in(&environment, query, document))
+        on_stack_of((steps as usize).saturating_mul(STACK_PER_STEP), || {
+            self.write_in(&environment, query, document)
+        })
     }
 
     fn write_in(&self, environment: &Environment<'_>, query: &str, document: &str) -> Result<String, String> {
@@ -191,7 +196,7 @@ fn special_tokens(config: Option<&JsonObject>) -> Map<String, Json> {
 
 /// Most steps that write a pair of so many bytes.
 fn steps(bytes: usize) -> u64 {
-    STEPS + bytes as u64 / 4
+    STEPS + bytes as u64 / 8
 }
 
 /// Does `work` on a thread with a stack of so many bytes, of which only what is used takes memory.
@@ -254,11 +259,11 @@ mod tests {
 
     #[test]
     fn texts_may_be_as_long_as_a_body() {
-        let often = ["{{ messages[2].content }}", &"{{ messages[1].content }}".repeat(14)].concat();
+        let often = ["{{ messages[2].content }}", &"{{ messages[1].content }}".repeat(7)].concat();
         let template = open(&[(FILE, &often)], json!({})).unwrap();
         for bytes in [1, LONG - 2, LONG - 1, LONG, LONG + 1, 4 << 20] {
             let text = "a".repeat(bytes);
-            assert_eq!(template.write(&text, "b").unwrap().len(), 14 * bytes + 1);
+            assert_eq!(template.write(&text, "b").unwrap().len(), 7 * bytes + 1);
         }
     }
 
@@ -268,23 +273,35 @@ mod tests {
         let deep = ["[".repeat(40), "ns.x".to_owned(), "]".repeat(40)].concat();
         for (list, end) in [
             ("[ns.x]", ""),
+            ("ns.x[:]", "{{ ns.x | length }}"),
             (&*deep, ""),
             (&deep, "{{ ns.x }}"),
             (&deep, "{{ ns.x == ns.y }}"),
             (&deep, "{{ {ns.x: 1}[ns.y] }}"),
             (&deep, "{{ [ns.x, ns.y] | sort }}"),
         ] {
-            for rounds in [20, 400] {
+            // as often as there are steps for, and until there are none left
+            let nest = |rounds: u64, end: &str, bytes: usize| {
+                let (whole, rest) = (rounds / 5000, rounds % 5000);
+                let body = format!("{{% set ns.x = {list} %}}");
                 let template = format!(
-                    "{PAIR}{{% set ns = namespace(x=0) %}}{{% if messages[-1].content | length > 9 %}}\
-                     {{% for a in range({rounds}) %}}{{% for b in range(250) %}}{{% set ns.x = {list} %}}\
-                     {{% endfor %}}{{% set ns.y = ns.x %}}{{% endfor %}}{end}{{% endif %}}"
+                    "{PAIR}{{% set ns = namespace(x=[0], y=[0]) %}}{{% if messages[-1].content[9] %}}\
+                     {{% for a in range({whole}) %}}{{% for b in range(5000) %}}{body}{{% endfor %}}{{% endfor %}}\
+                     {{% for b in range({rest}) %}}{body}{{% endfor %}}{{% set ns.y = {list} %}}{end}{{% endif %}}"
                 );
-                let template = open(&[(FILE, &template)], json!({})).unwrap();
-                for bytes in [10, LONG, 200_000, 4 << 20] {
-                    // whether it has the steps or not
-                    drop(template.write("a", &"b".repeat(bytes)));
-                }
+                open(&[(FILE, &template)], json!({})).unwrap().write("a", &"b".repeat(bytes))
+            };
+            let short = (1..).find(|rounds| nest(*rounds, "", 10).is_err()).unwrap() - 1;
+            assert!(short > 50, "{list}: {short}");
+            // each lazy list asks all in it how long they are
+            let most = if list == "ns.x[:]" { 100_000 } else { 4 << 20 };
+            for bytes in [10, LONG, 100_000, most] {
+                // three in eight steps write the document
+                let rounds = short * steps(bytes.max(LONG)) / steps(LONG) * 3 / 5;
+                assert!(nest(rounds, "", bytes).is_ok(), "{list}, {bytes} bytes: {rounds} rounds");
+                // whether the end has the steps or not
+                drop(nest(rounds, end, bytes));
+                assert!(nest(2 * rounds, end, bytes).is_err(), "{list}, {bytes} bytes");
             }
         }
     }
@@ -326,6 +343,8 @@ mod tests {
             ("{{ messages | tojson }}", "filter tojson is unknown"),
             ("{{ '{:99999999999}'.format(1) }}", "unknown method"),
             ("{{ ''.join(['a', 'b']) }}", "unknown method"),
+            ("{{ messages | zip(messages) }}", "filter zip is unknown"),
+            ("{{ messages | chain(messages) }}", "filter chain is unknown"),
             ("{{ bos_token }}", "it names bos_token, which tokenizer_config.json does not have"),
             (
                 "{% set ns = namespace() %}{% for a in range(9999) %}{% set ns.x = [ns.x] %}{% endfor %}",
