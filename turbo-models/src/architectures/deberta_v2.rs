@@ -106,13 +106,10 @@ fn check(config: &ModelConfig) -> Result<(), ModelError> {
     };
     kinds.sort_unstable();
     if kinds == ["c2p", "p2c"] {
-        Ok(())
-    } else {
-        {
-            let given = given.as_str().map_or_else(|| given.to_string(), str::to_owned);
-            Err(config.unsupported(FIELD, given, "p2c|c2p"))
-        }
+        return Ok(());
     }
+    let given = given.as_str().map_or_else(|| given.to_string(), str::to_owned);
+    Err(config.unsupported(FIELD, given, "p2c|c2p"))
 }
 
 /// How layers make their scores with positions of the one table.

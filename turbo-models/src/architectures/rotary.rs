@@ -164,14 +164,13 @@ pub(super) fn stretched_table(
     setting: Setting<f64>,
 ) -> Result<ValueId, ModelError> {
     let later = config.optional::<RopeParameters>(PARAMETERS)?.unwrap_or_default();
-    let scaling = config.optional::<RopeParameters>(SCALING)?;
+    // which may have a speed of turning alone
+    let scaling = config.optional::<RopeParameters>(SCALING)?.filter(|it| !it.kind().is_empty());
     let in_scaling = scaling.as_ref().map(|it| it.stretch(config, SCALING)).transpose()?;
     let stretch = match in_scaling {
         Some(stretch) if later.is_default() || later.stretch(config, PARAMETERS)? == stretch => stretch,
         Some(_) => {
-            return Err(
-                config.wrong(SCALING, format!("stretches positions, and {PARAMETERS} in another way"))
-            );
+            return Err(config.wrong(SCALING, format!("does not stretch positions as {PARAMETERS} does")));
         }
         None => later.stretch(config, PARAMETERS)?,
     };

@@ -852,8 +852,13 @@ fn ways_to_stretch_positions_that_are_not_drawn_are_refused() {
     assert_eq!(error(folder.path()), refused);
     set(&folder.path().join("config.json"), "rope_parameters", json!({"rope_type": "linear", "factor": 2.0}));
     set(&folder.path().join("config.json"), "rope_scaling", json!({"rope_type": "linear", "factor": 4.0}));
-    let refused = "config.json: rope_scaling: stretches positions, and rope_parameters in another way";
+    let refused = "config.json: rope_scaling: does not stretch positions as rope_parameters does";
     assert_eq!(error(folder.path()), refused);
+    set(&folder.path().join("config.json"), "rope_scaling", json!({"rope_type": "default"}));
+    assert_eq!(error(folder.path()), refused);
+    // nothing is said
+    set(&folder.path().join("config.json"), "rope_scaling", json!({}));
+    Checkpoint::open(folder.path()).unwrap();
     set(&folder.path().join("config.json"), "rope_parameters", Value::Null);
     for same in [json!({"rope_type": "default"}), json!({"rope_type": "default", "type": "default"})] {
         set(&folder.path().join("config.json"), "rope_scaling", same);
