@@ -432,6 +432,7 @@ impl WorkerStart {
             seat,
             lead: Lead::default(),
             memory,
+            plans_panic: false,
         })
     }
 

@@ -67,6 +67,8 @@ pub(super) struct Worker {
     pub seat: Seat,
     pub lead: Lead,
     pub memory: MemoryMetrics,
+    /// Whether planning has panicked: then it is not asked for again, since each panic costs a rebuild.
+    pub plans_panic: bool,
 }
 
 /// A batch that was submitted to the runner.
@@ -240,7 +242,10 @@ impl Worker {
                 self.forecast.ran(&candidate, inference);
                 let Self { memory, runner, .. } = self;
                 let plan = |runner: &mut dyn Runner| Ok((runner.footprint(&candidate), runner.held_bytes()));
-                if let Err(Failure::Panicked(why)) = memory.ran(|| guarded(runner, plan)) {
+                if !self.plans_panic
+                    && let Err(Failure::Panicked(why)) = memory.ran(|| guarded(runner, plan))
+                {
+                    self.plans_panic = true;
                     return self.start_over(&why);
                 }
             }
@@ -270,14 +275,15 @@ impl Worker {
         let Self { observer, queue, runner, .. } = self;
         if observer.is_looked_at() && runner.is_some() {
             let mut panicked = None;
-            let footprint = |batch: &_| match panicked {
-                Some(_) => None, // its state is not trusted
-                None => guarded(runner, |runner| Ok(runner.footprint(batch)))
+            let footprint = |batch: &_| match self.plans_panic || panicked.is_some() {
+                true => None,
+                false => guarded(runner, |runner| Ok(runner.footprint(batch)))
                     .map_err(|why| panicked = Some(why))
                     .ok(),
             };
             observer.tell(queue.costs(), footprint);
             if let Some(Failure::Panicked(why)) = panicked {
+                self.plans_panic = true;
                 self.start_over(&why);
             }
         }
@@ -304,6 +310,9 @@ impl Worker {
 
     /// Fails all batches of a runner that has panicked, and rebuilds it unless the device is lost.
     fn start_over(&mut self, why: &str) {
+        if self.flights.is_empty() {
+            tracing::error!(why, "the model panicked between two batches, and is built anew");
+        }
         let why = format!("the batch panicked: {why}");
         self.flights.drain(..).for_each(|flight| fail(flight.jobs, &why));
         if self.lost.is_none()

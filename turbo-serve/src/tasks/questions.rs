@@ -87,6 +87,7 @@ pub async fn answer_question(
         logits.extend(response.rows);
     }
     let found = aside(move || {
+        let _held = held; // as long as there are windows, whether the client waits or not
         let windows: Vec<_> = windows
             .iter()
             .zip(&logits)

@@ -112,11 +112,6 @@ impl Control {
         self.wait_until(|state| state.batches.len() >= count);
     }
 
-    /// Waits until the runner was built so often.
-    pub(crate) fn wait_for_builds(&self, count: usize) {
-        self.wait_until(|state| state.builds >= count);
-    }
-
     /// Gives the device so much memory.
     pub(crate) fn has_free(&self, bytes: u64) {
         self.change(|state| state.free = Some(bytes));
