@@ -147,7 +147,8 @@ fn run_operations(queue: &mut CpuQueue, isa: SupportedIsa, dtype: DType) -> Resu
 }
 
 /// Operations a second of chains, which give the multiply-adds of a step, in one run: the sum of the threads' rates, so that
-/// neither handing over nor waiting for the last thread is in it.
+/// neither handing over nor waiting for the last thread is in it. Where a thread sleeps, another has its share, and counts as
+/// both: of several runs the median is to be taken.
 fn run_chains(queue: &mut CpuQueue, chains: impl Fn(usize) -> usize + Sync) -> Result<f64, DeviceError> {
     let of_all = Mutex::new(0.0);
     queue.for_each_piece(queue.threads(), 0, |_, _| {

@@ -465,9 +465,9 @@ fn of_scaling(comparison: &Comparison, model: &str) -> String {
 
 /// How others multiply.
 const PRODUCTS: &str = "\
-Weights rotate over 128 MiB of copies. Who begins alternates from round to round, the first run of a turn does not count,
-and what is printed are medians of the rounds' medians. *Times as fast* is the median of each round's ratio. What others
-use of the machine meanwhile is not kept here.
+Weights rotate over 128 MiB of copies. The first run of a turn does not count, and what is printed are medians of the
+rounds' medians. *Times as fast* is the median of each round's ratio. What others use of the machine meanwhile is not kept
+here.
 
 oneDNN packs the weights in a layout of its own choice and is called through its C interface, from Python, which is in its
 times (about a microsecond). Its rows are bf16 or bytes before the clock starts, and with bf16 its results are too; turbo's
