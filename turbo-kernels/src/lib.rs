@@ -13,6 +13,7 @@
 //! | [`device`] | memory, views, what values are stored as, the execution queue, the CPU |
 //! | [`gemm`] | `x · weightᵀ` with packed constant weights and fused epilogues |
 //! | [`feed_forward`] | two of them with an activation or a gate between, whose values stay in cache |
+//! | [`experts`] | many of those side by side, of which a row has a few |
 //! | [`matmul`] | the two batched products of attention, unfused |
 //! | [`attention`] | packed or padded multi-head attention, fused |
 //! | [`rotary`] | positions as rotations of queries and keys |
@@ -39,6 +40,7 @@ pub mod bias_act;
 pub mod cuda;
 pub mod device;
 pub mod embed;
+pub mod experts;
 pub mod feed_forward;
 pub mod gather;
 pub mod gemm;
@@ -74,6 +76,7 @@ pub use device::{Cpu, CpuOptions, Device, DeviceError, Element, Float, FloatsOn,
 pub use dtype::{DType, UnknownDType};
 pub use embed::Embed;
 pub use error::KernelError;
+pub use experts::Experts;
 pub use feed_forward::{FeedForward, Hidden};
 pub use gather::Gather;
 pub use gemm::{Epilogue, Gemm};

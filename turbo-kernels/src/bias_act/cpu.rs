@@ -134,15 +134,18 @@ impl BiasAct for Cpu {
 }
 
 impl Routing {
-    /// The weights of a row: whatever its experts made, nothing of those that have none is looked at.
-    fn weights(self, logits: &[f32]) -> [Option<f32>; Self::MOST_EXPERTS] {
+    /// The weights of a row, `top_k` of them: whatever its experts made, nothing of those that have none is looked at.
+    pub(crate) fn weights(self, logits: &[f32]) -> [Option<f32>; Self::MOST_EXPERTS] {
         let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let exponentials = logits.iter().map(|logit| f64::from(logit - most).exp());
         let sum: f64 = exponentials.clone().sum();
+        // an order of all values, or NaN would let more of them in: it comes before numbers
+        let is_greater = |a: f32, b: f32| a > b || (a.is_nan() && !b.is_nan());
         let mut weights = [None; Self::MOST_EXPERTS];
         for (expert, exponential) in exponentials.enumerate() {
-            let before = |(other, logit): (usize, &f32)| {
-                *logit > logits[expert] || (*logit == logits[expert] && other < expert)
+            let own = logits[expert];
+            let before = |(other, &logit): (usize, &f32)| {
+                is_greater(logit, own) || (other < expert && !is_greater(own, logit))
             };
             let rank = logits.iter().enumerate().filter(|it| before(*it)).count();
             weights[expert] = (rank < self.top_k).then_some((exponential / sum) as f32);

@@ -56,20 +56,32 @@ impl Routing {
     /// Experts whose weights of a row a kernel keeps at hand.
     pub const MOST_EXPERTS: usize = 64;
 
+    /// Both numbers are such as a kernel takes.
+    ///
+    /// # Errors
+    /// [`KernelError::Size`].
+    pub(crate) fn check_counts(&self, kernel: &'static str) -> Result<(), KernelError> {
+        let Self { num_experts, top_k } = *self;
+        for (argument, most, got) in
+            [("num_experts", Self::MOST_EXPERTS, num_experts), ("top_k", num_experts, top_k)]
+        {
+            if !(1..=most).contains(&got) {
+                return Err(KernelError::Size {
+                    kernel,
+                    argument,
+                    expected: format!("1 to {most}").into(),
+                    got,
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// Rows of `logits`, and values of each expert in a row of `x`, if everything fits.
     pub(crate) fn check(&self, logits: usize, x: usize, out: usize) -> Result<(usize, usize), KernelError> {
         const NAME: &str = "weigh_experts";
-        let Self { num_experts, top_k } = *self;
-        let size = |argument, expected: String, got| {
-            Err(KernelError::Size { kernel: NAME, argument, expected: expected.into(), got })
-        };
-        if !(1..=Self::MOST_EXPERTS).contains(&num_experts) {
-            return size("num_experts", format!("1 to {}", Self::MOST_EXPERTS), num_experts);
-        }
-        if !(1..=num_experts).contains(&top_k) {
-            return size("top_k", format!("1 to {num_experts}"), top_k);
-        }
-        let rows = KernelError::check_rows(NAME, "logits", num_experts, logits)?;
+        self.check_counts(NAME)?;
+        let rows = KernelError::check_rows(NAME, "logits", self.num_experts, logits)?;
         let values = x / logits.max(1);
         KernelError::check_length(NAME, "x", logits.saturating_mul(values), x)?;
         KernelError::check_length(NAME, "out", x, out)?;
@@ -170,7 +182,8 @@ pub trait BiasAct: Device {
 
     /// `out[r, e · n + i] = weights[r, e] · x[r, e · n + i]`, where `x` is `[rows, num_experts · n]`, the values of all
     /// experts side by side, and `logits` `[rows, num_experts]`. The weights of a row are the softmax of its logits; those
-    /// that are not among the `top_k` greatest are 0, of equal ones the last, and nothing of their experts is in `out`.
+    /// that are not among the `top_k` greatest are 0, of equal ones the last, and nothing of their experts is in `out`. A
+    /// NaN among the logits is all that the row's weights are, whichever experts it has.
     ///
     /// Source: Shazeer et al., arXiv 1701.06538, section 2.1, without noise; the softmax is of all logits, not of those that
     /// are chosen (Fedus et al., JMLR 23 (2022), section 2.1).

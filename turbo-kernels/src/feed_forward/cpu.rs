@@ -13,7 +13,7 @@ use super::{FeedForward, Hidden};
 use crate::{
     Activation, Epilogue, KernelError,
     bias_act::{self, Accuracy, with_activation},
-    device::{Cpu, CpuQueue, SharedMut},
+    device::{Cpu, CpuQueue, SharedMut, Team},
     gemm::{
         Block, Blocks, Course, Cut, Finish, Format, FormatKernel, Group, Groups, Halves, Met, OneRoom,
         PackedWeight, Panels, Piece, Place, ProductRows, RING, RUN, Stage, Store, Tile, activate,
@@ -43,16 +43,38 @@ pub(crate) fn feed_forward(
     layer: FeedForward<'_, PackedWeight, &[f32]>,
     out: &mut [f32],
 ) -> Result<(), KernelError> {
-    layer.check([features(layer.up), features(layer.down)], &x, &out)?;
+    let rows = layer.check([features(layer.up), features(layer.down)], &x, &out)?;
     if out.is_empty() {
         return Ok(());
     }
-    let rows = out.len() / layer.down.out_features();
-    let cutting = Cutting::of(&layer, rows, queue.threads());
-    let (team, scratch) = queue.team_and_shared(cutting.scratch.iter().sum())?;
-    let work = Work::new(cpu.supported_isa(), cutting, x, layer, scratch, out, team.threads());
-    work.course().run(team, |_, piece| work.run(piece));
+    let values = scratch_values(&layer, rows, queue.threads());
+    let (team, scratch) = queue.team_and_shared(values)?;
+    on_team(cpu.supported_isa(), team, x, layer, out, scratch);
     Ok(())
+}
+
+/// Values of scratch that a layer takes for so many rows.
+pub(crate) fn scratch_values(
+    layer: &FeedForward<'_, PackedWeight, &[f32]>,
+    rows: usize,
+    threads: usize,
+) -> usize {
+    Cutting::of(layer, rows, threads).scratch.iter().sum()
+}
+
+/// A layer that was checked, of one row at least, with at least as much scratch as it takes.
+pub(crate) fn on_team(
+    isa: SupportedIsa,
+    team: &mut Team,
+    x: &[f32],
+    layer: FeedForward<'_, PackedWeight, &[f32]>,
+    out: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let rows = out.len() / layer.down.out_features();
+    let cutting = Cutting::of(&layer, rows, team.threads());
+    let work = Work::new(isa, cutting, x, layer, scratch, out, team.threads());
+    work.course().run(team, |_, piece| work.run(piece));
 }
 
 /// How rows are cut into groups and hidden values into blocks, and what memory that takes.

@@ -2,7 +2,7 @@
 
 mod cpu;
 
-pub(crate) use cpu::feed_forward;
+pub(crate) use cpu::{feed_forward, on_team, scratch_values};
 
 use crate::{Activation, KernelError, device::Values, norm::NormWeights};
 

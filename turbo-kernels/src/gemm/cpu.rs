@@ -26,6 +26,7 @@ use super::{
 use crate::{
     DType, KernelError, Layout,
     device::{Cpu, CpuQueue, SharedMut},
+    experts::{self, Experts},
     feed_forward::{self, FeedForward},
     norm::{NormGroup, NormWeights},
 };
@@ -37,6 +38,8 @@ const NORMALISE: usize = 2;
 
 impl Gemm for Cpu {
     type Weight = PackedWeight;
+
+    const EXPERTS_APART: bool = true;
 
     fn pack(
         &self,
@@ -114,6 +117,17 @@ impl Gemm for Cpu {
         out: &mut [f32],
     ) -> Result<(), KernelError> {
         feed_forward::feed_forward(self, queue, x, layer, out)
+    }
+
+    fn experts(
+        &self,
+        queue: &mut CpuQueue,
+        x: &[f32],
+        logits: &[f32],
+        layer: Experts<'_, PackedWeight>,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        experts::experts(self, queue, x, logits, &layer, out)
     }
 
     fn gemm_max_pool(

@@ -8,7 +8,7 @@ use super::{
     at_once::{COLUMNS, MOST_PRODUCTS, products_at_once},
 };
 use crate::{
-    Activation, BiasAct, DType, FeedForward, Hidden, KernelError, Layout, Norm, Pooling,
+    Activation, BiasAct, DType, Experts, FeedForward, Hidden, KernelError, Layout, Norm, Pooling,
     cuda::{
         Address, Cuda, CudaBlock, CudaQueue, CudaView, CudaViewMut, FloatType, Matrices, Product, sequences,
     },
@@ -41,6 +41,8 @@ impl CudaWeight {
 
 impl<F: Float> Gemm for Cuda<F> {
     type Weight = CudaWeight;
+
+    const EXPERTS_APART: bool = false;
 
     fn dtypes(&self) -> &'static [DType] {
         // values that are bf16 already are what both take
@@ -134,6 +136,24 @@ impl<F: Float> Gemm for Cuda<F> {
                     to_out(queue, gated.as_view())
                 })
             }
+        })
+    }
+
+    fn experts(
+        &self,
+        queue: &mut CudaQueue,
+        x: CudaView<'_, F>,
+        logits: CudaView<'_, F>,
+        layer: Experts<'_, CudaWeight>,
+        out: CudaViewMut<'_, F>,
+    ) -> Result<(), KernelError> {
+        let rows = layer.check(1, CudaWeight::features, &x, &logits, &out)?;
+        let Experts { routing, up, activation, down } = layer;
+        queue.with_scratch(rows * up[0].out_features, |queue, mut wide| {
+            self.linear(queue, x, &up[0], Epilogue::Act(activation), wide.reborrow())?;
+            let (activated, weighted) = wide.in_place();
+            self.weigh_experts(queue, activated, logits, routing, weighted)?;
+            self.linear(queue, wide.as_view(), &down[0], Epilogue::None, out)
         })
     }
 
@@ -282,6 +302,7 @@ mod tests {
     fn check<D: Gemm>(device: &D) {
         suite::gemm(device);
         suite::feed_forward(device);
+        suite::experts(device);
         suite::max_pool(device);
     }
 

@@ -41,6 +41,7 @@ pub(crate) use words::{for_each_row, multiply};
 use crate::{
     Activation, DType, KernelError, Layout,
     device::{Device, Values},
+    experts::Experts,
     feed_forward::FeedForward,
     norm::NormWeights,
 };
@@ -126,6 +127,10 @@ pub trait Gemm: Device {
     /// A weight in the order in which this device's kernel reads it.
     type Weight: Send + Sync;
 
+    /// Whether matrices of experts are packed one by one: for a device that computes a row by those experts alone that it
+    /// has. Another one computes all of them for every row, by one matrix.
+    const EXPERTS_APART: bool;
+
     /// What products are computed in here, [`DType::F32`] among it; [`Gemm::pack`] takes no other.
     fn dtypes(&self) -> &'static [DType] {
         &DType::ALL
@@ -210,6 +215,23 @@ pub trait Gemm: Device {
         queue: &mut Self::Queue,
         x: Self::View<'_, Self::Float>,
         layer: FeedForward<'_, Self::Weight, Self::View<'_, Self::Float>>,
+        out: Self::ViewMut<'_, Self::Float>,
+    ) -> Result<(), KernelError>;
+
+    /// The sum of what a row's experts make of it, times their weights.
+    ///
+    /// Where experts are apart, each is [`Gemm::feed_forward`] to the bit, and a sum one chain of multiply-adds over them, in
+    /// ascending order. Else values are weighted before the second product, as [`crate::BiasAct::weigh_experts`] does it.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`] when a buffer does not fit the matrices' shapes, [`KernelError::Size`] when these do not
+    /// fit each other, or the number of experts.
+    fn experts(
+        &self,
+        queue: &mut Self::Queue,
+        x: Self::View<'_, Self::Float>,
+        logits: Self::View<'_, Self::Float>,
+        layer: Experts<'_, Self::Weight>,
         out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 

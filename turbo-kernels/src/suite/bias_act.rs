@@ -185,7 +185,7 @@ fn experts<D: BiasAct>(device: &D, values: usize) {
 }
 
 /// The weights of those experts that a row has.
-fn routed(logits: &[f32], top_k: usize) -> Vec<Option<f64>> {
+pub(super) fn routed(logits: &[f32], top_k: usize) -> Vec<Option<f64>> {
     let weights = twin::softmax(&logits.iter().map(|&logit| logit.into()).collect::<Vec<f64>>());
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));

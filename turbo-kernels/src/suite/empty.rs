@@ -2,12 +2,13 @@
 //! none.
 
 use super::{
+    experts,
     matmul::separate,
     rig::{Rig, compare},
 };
 use crate::{
     Activation, Attention, AttentionMask, BatchedMatMul, BiasAct, Columns, DType, Device, Embed, Epilogue,
-    FeedForward, Gather, Gemm, HeadSizes, Hidden, KernelError, Layout, Norm, Pool, Pooling, Queries,
+    Experts, FeedForward, Gather, Gemm, HeadSizes, Hidden, KernelError, Layout, Norm, Pool, Pooling, Queries,
     RelativeBias, Rotary, Routing, Softmax,
     attention::AttentionShape,
     embed::Lookup,
@@ -124,6 +125,13 @@ fn products<D: Gemm + BatchedMatMul + Gather>(device: &D) {
             norm: Some(norm()),
         };
         d.feed_forward(q, x.view(), layer, out)
+    });
+    let square = [0.5; WIDTH * WIDTH];
+    let [up, down] = experts::pack(device, DType::F32, 2, (&square, WIDTH), (&square, WIDTH));
+    zeros(&mut rig, "experts", 0, |d, q, out| {
+        let routing = Routing { num_experts: 2, top_k: 1 };
+        let layer = Experts { routing, up: &up, activation: Activation::Silu, down: &down };
+        d.experts(q, x.view(), x.view(), layer, out)
     });
     let shape = MatMulShape { batch_size: 2, num_heads: 2, num_kv_heads: 2, m: 2, n: 2, k: 2 };
     for (name, shape, len) in [

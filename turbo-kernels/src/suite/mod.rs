@@ -21,6 +21,7 @@ mod attention;
 pub(crate) mod bias_act;
 pub(crate) mod embed;
 mod empty;
+mod experts;
 mod feed_forward;
 mod gather;
 mod gemm;
@@ -44,6 +45,7 @@ pub use attention::attention;
 pub use bias_act::bias_act;
 pub use embed::embed;
 pub use empty::empty;
+pub use experts::{experts, experts_are_their_parts};
 pub use feed_forward::{feed_forward, feed_forward_is_its_parts};
 pub use gather::gather;
 pub use gemm::gemm;
@@ -90,6 +92,7 @@ where
 {
     gemm(device);
     feed_forward(device);
+    experts(device);
     max_pool(device);
     matmul(device);
     gather(device);

@@ -28,6 +28,7 @@ macro_rules! on_every_cpu {
 on_every_cpu! {
     attention => super::attention,
     bias_act => super::bias_act,
+    experts => super::experts,
     gather => super::gather,
     feed_forward => super::feed_forward,
     feed_forward_is_its_parts => super::feed_forward_is_its_parts,
@@ -63,10 +64,22 @@ fn bits_do_not_depend_on_the_batch_or_the_threads() {
 #[test]
 fn products_are_one_chain() {
     for cpu in every_cpu() {
-        match cpu.isa() {
-            // without FMA a step rounds twice
-            Isa::Portable if !PORTABLE_IS_FUSED => bits::chains(&cpu, |a, b, sum| a * b + sum),
-            _ => bits::chains(&cpu, f32::mul_add),
-        }
+        bits::chains(&cpu, link(&cpu));
+    }
+}
+
+#[test]
+fn experts_are_their_parts() {
+    for cpu in every_cpu() {
+        super::experts_are_their_parts(&cpu, link(&cpu));
+    }
+}
+
+/// `a · b + sum`, as the instructions of a CPU round it.
+fn link(cpu: &Cpu) -> fn(f32, f32, f32) -> f32 {
+    match cpu.isa() {
+        // without FMA a step rounds twice
+        Isa::Portable if !PORTABLE_IS_FUSED => |a, b, sum| a * b + sum,
+        _ => f32::mul_add,
     }
 }

@@ -7,8 +7,8 @@ use half::{bf16, f16};
 
 use crate::{
     Activation, Attention, AttentionMask, BatchedMatMul, BiasAct, Columns, Cpu, CpuOptions, DType, Device,
-    DeviceError, Element, Embed, Epilogue, FeedForward, Float, Gather, Gemm, HeadSizes, Hidden, KernelError,
-    Layout, Norm, Pool, Pooling, RelativeBias, Rotary, Routing, Softmax, Span,
+    DeviceError, Element, Embed, Epilogue, Experts, FeedForward, Float, Gather, Gemm, HeadSizes, Hidden,
+    KernelError, Layout, Norm, Pool, Pooling, RelativeBias, Rotary, Routing, Softmax, Span,
     attention::AttentionShape,
     device::{CpuBlock, CpuQueue, split},
     embed::Lookup,
@@ -160,6 +160,8 @@ impl<F: Float> Device for Rounded<F> {
 impl<F: Float> Gemm for Rounded<F> {
     type Weight = PackedWeight;
 
+    const EXPERTS_APART: bool = false;
+
     fn pack(
         &self,
         weight: &[f32],
@@ -260,6 +262,24 @@ impl<F: Float> Gemm for Rounded<F> {
             Some(norm) => self.gemm_norm(queue, &middle, down, down_bias, residual, norm, out),
             None => self.gemm(queue, &middle, down, Epilogue::sum(down_bias, residual), out),
         }
+    }
+
+    fn experts(
+        &self,
+        queue: &mut CpuQueue,
+        x: &[F],
+        logits: &[F],
+        layer: Experts<'_, PackedWeight>,
+        out: &mut [F],
+    ) -> Result<(), KernelError> {
+        let features = |weight: &PackedWeight| [weight.out_features(), weight.in_features()];
+        let rows = layer.check(1, features, &x, &logits, &out)?;
+        let Experts { routing, up, activation, down } = layer;
+        let mut activated = vec![F::default(); rows * up[0].out_features()];
+        self.gemm(queue, x, &up[0], Epilogue::Act(activation), &mut activated)?;
+        let mut weighted = activated.clone();
+        self.weigh_experts(queue, &activated, logits, routing, &mut weighted)?;
+        self.gemm(queue, &weighted, &down[0], Epilogue::None, out)
     }
 
     fn gemm_max_pool(
@@ -612,4 +632,5 @@ finds! {
     wide_rows: 2,
     attention: 4,
     feed_forward: 4,
+    experts: 4,
 }

@@ -12,13 +12,14 @@ mod sequences;
 pub use chains::chains;
 
 use super::{
+    experts,
     matmul::{element, interleaved, separate},
     numbers::Numbers,
     rig::{Placed, Rig},
 };
 use crate::{
-    Activation, AttentionMask, Columns, DType, Device, EncoderKernels, Epilogue, FeedForward, HeadSizes,
-    Hidden, KernelError, Routing,
+    Activation, AttentionMask, Columns, DType, Device, EncoderKernels, Epilogue, Experts, FeedForward,
+    HeadSizes, Hidden, KernelError, Routing,
     embed::Lookup,
     matmul::{HeadStrides, MatMulShape, Rhs},
     norm::NormWeights,
@@ -153,7 +154,7 @@ fn normed<D: EncoderKernels<Float = f32>>(rig: &mut Rig<'_, D>) -> [(&'static st
     ]
 }
 
-fn products<D: EncoderKernels<Float = f32>>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>); 5] {
+fn products<D: EncoderKernels<Float = f32>>(rig: &mut Rig<'_, D>) -> [(&'static str, Vec<f32>); 6] {
     const OUT: usize = 101;
     const IN: usize = 130;
     let mut numbers = Numbers::<f32>::new(4);
@@ -163,7 +164,15 @@ fn products<D: EncoderKernels<Float = f32>>(rig: &mut Rig<'_, D>) -> [(&'static 
     let (bias, residual) = (rig.put(&numbers.values(OUT)), rig.put(&numbers.values(ROWS * OUT)));
     let down =
         rig.device().pack(&numbers.values(IN * OUT), IN, OUT, DType::F32).expect("the weight has its shape");
+    let routing = Routing { num_experts: 5, top_k: 2 };
+    let logits = rig.put(&numbers.around(0.0, 4.0, ROWS * 5));
+    let (ups, downs) = (numbers.values(5 * WIDTH * IN), numbers.values(OUT * 5 * WIDTH));
+    let [ups, downs] = experts::pack(rig.device(), DType::F32, 5, (&ups, IN), (&downs, OUT));
     [
+        each_part(rig, "experts", OUT, |d, q, rows, out| {
+            let layer = Experts { routing, up: &ups, activation: Activation::GeluErf, down: &downs };
+            d.experts(q, part(&x, IN, rows.clone()), part(&logits, 5, rows), layer, out)
+        }),
         each_part(rig, "gemm, bias, norm", OUT, |d, q, rows, out| {
             let norm = NormWeights { gain: bias.view(), offset: Some(bias.view()), epsilon: 1e-12 };
             let residual = part(&residual, OUT, rows.clone());

@@ -78,6 +78,7 @@ fn families<D: EncoderKernels + TopK>() -> Vec<Family<D>> {
     all.extend([
         ("gemm", suite::gemm as fn(&D)),
         ("feed_forward", suite::feed_forward),
+        ("experts", suite::experts),
         ("max_pool", suite::max_pool),
         ("matmul", suite::matmul),
         ("gather", suite::gather),
