@@ -4,7 +4,7 @@ mod summary;
 
 pub use summary::KindCost;
 
-use turbo_kernels::{AttentionMask, DType, Hidden, Pooling, Queries};
+use turbo_kernels::{AttentionMask, DType, Hidden, Pooling, Queries, Routing};
 
 use crate::{
     dim::{Dim, Extents},
@@ -47,7 +47,8 @@ impl std::iter::Sum for Cost {
 impl Graph {
     /// The cost of one node for a batch. Element-wise steps count one operation per value and step; of tables and of
     /// tensors that rows are picked from only the rows taken count, of a tensor that holds several heads only the
-    /// columns read, of attention the keys that are seen. What windows hide in the packed layout is exact for sequences
+    /// columns read, of attention the keys that are seen, of experts those that a row has, whatever a device computes, and
+    /// read as many as the rows can have together. What windows hide in the packed layout is exact for sequences
     /// of one length, and for others as if all had the mean length of their tokens. Matrices count in their dtype, without
     /// the scales of int8.
     pub fn cost(&self, node: &Node, extents: &Extents) -> Cost {
@@ -79,11 +80,17 @@ impl Graph {
                 let met = positions.within(extents.padded_len).len();
                 2 * self.product_rows(node, extents) * (met * heads.width()) as u64
             }
-            _ => {
-                let weights = self.factors(node).map(|matrix| self.matrix(matrix).iter().product::<usize>());
-                2 * self.product_rows(node, extents) * weights.sum::<usize>() as u64
+            Op::Experts { routing, .. } => {
+                let of_all = 2 * self.product_rows(node, extents) * self.weights_multiplied(node);
+                of_all * routing.top_k as u64 / routing.num_experts as u64
             }
+            _ => 2 * self.product_rows(node, extents) * self.weights_multiplied(node),
         }
+    }
+
+    /// Values of the matrices that a node multiplies by.
+    fn weights_multiplied(&self, node: &Node) -> u64 {
+        self.factors(node).map(|matrix| self.matrix(matrix).iter().product::<usize>() as u64).sum()
     }
 
     /// Operations of a node beside its products.
@@ -106,6 +113,11 @@ impl Graph {
                 let norm = if parts.norm.is_some() { NORM } else { 0 };
                 self.product_rows(node, extents) * (wide as u64 * u64::from(parts.up_bias) + between)
                     + out * (parts.adds.count() as u64 + norm)
+            }
+            Op::Experts { routing: Routing { num_experts, top_k }, .. } => {
+                let [num_experts, top_k] = [num_experts, top_k].map(|count| count as u64);
+                let between = self.matrix(node.inputs[3])[1] as u64 / num_experts * top_k * ACTIVATION;
+                self.product_rows(node, extents) * (num_experts * SOFTMAX + between) + 2 * top_k * out
             }
             Op::LinearMaxPool => {
                 let columns = self.value(node.output).shape.last_fixed().unwrap_or(0) as u64;
@@ -167,6 +179,11 @@ impl Graph {
                 if table < 2 * lookups && table.is_multiple_of(2) =>
             {
                 out
+            }
+            // as many experts as the rows can have
+            (Op::Experts { routing: Routing { num_experts, top_k }, .. }, 2 | 3) => {
+                let had = num_experts.min(self.product_rows(node, extents) as usize * top_k);
+                (shape.elements(extents) / num_experts * had) as u64
             }
             (Op::Rotary(heads), 1) => (extents.padded_len * heads.head_dim) as u64,
             _ => shape.elements(extents) as u64,
@@ -391,6 +408,34 @@ mod tests {
             ..Cost::default()
         };
         assert_eq!(costs_of(program.graph(), "linear_max_pool", &Extents::of(&[3, 2])), [expected]);
+    }
+
+    /// Of four experts a row has two; one row reads the matrices of two, five rows may have all of them.
+    #[test]
+    fn experts_cost_what_a_row_has_of_them() {
+        let mut g = GraphBuilder::new("experts");
+        let (table, ids) = (g.weight("table", &[10, 8]), g.input(Input::InputIds));
+        let [router, up, down] = [("router", [4, 8]), ("up", [4 * 6, 8]), ("down", [5, 4 * 6])]
+            .map(|(name, shape)| g.weight(name, &shape));
+        let x = g.embed(table, ids).unwrap();
+        let logits = g.matmul(x, router).unwrap();
+        let wide = g.matmul(x, up).unwrap();
+        let wide = g.activate(wide, crate::Activation::GeluErf).unwrap();
+        let wide = g.weigh_experts(wide, logits, Routing { num_experts: 4, top_k: 2 }).unwrap();
+        let narrow = g.matmul(wide, down).unwrap();
+        g.output("rows", narrow);
+        let program = Program::compile(&g.finish().unwrap(), LayoutKind::Packed, passes::ALL).unwrap();
+        for (lens, experts_read) in [(&[1][..], 2), (&[3, 2], 4)] {
+            let rows: u64 = lens.iter().sum();
+            let lens: Vec<usize> = lens.iter().map(|len| *len as usize).collect();
+            let of_each = 6 * 8 + 5 * 6;
+            let expected = Cost {
+                flops: rows * (4 * SOFTMAX + 2 * (2 * of_each + 6 * ACTIVATION + 2 * 5)),
+                bytes: 4 * (rows * (8 + 4 + 5) + experts_read * of_each),
+                ..Cost::default()
+            };
+            assert_eq!(costs_of(program.graph(), "experts", &Extents::of(&lens)), [expected], "{lens:?}");
+        }
     }
 
     #[test]

@@ -154,13 +154,20 @@ impl Graph {
         }
     }
 
-    /// How wide rows are before a product and after it, and between two of them: `384→1536→384`; nothing for what does not
-    /// multiply.
+    /// How wide rows are before a product and after it, and between two of them: `384→1536→384`, those of one expert
+    /// where there are several; nothing for what does not multiply.
     pub(crate) fn widths(&self, node: &Node) -> String {
         let mut factors = self.factors(node).map(|matrix| self.matrix(matrix));
         match (factors.next(), factors.next()) {
             (Some([out, width]), None) => format!(" {width}→{out}"),
-            (Some([_, width]), Some([out, inner])) => format!(" {width}→{inner}→{out}"),
+            (Some([_, width]), Some([out, inner])) => {
+                let inner = if let Op::Experts { routing, .. } = node.op {
+                    inner / routing.num_experts
+                } else {
+                    inner
+                };
+                format!(" {width}→{inner}→{out}")
+            }
             (None, _) => String::new(),
         }
     }

@@ -115,6 +115,8 @@ fn scratch_of(program: &Program, extents: &Extents, node: &Node) -> [usize; 3] {
                 Hidden::Gate(_) => [of_rows(wide), of_rows(narrow), sums],
             }
         }
+        // all experts, on such a device, whose values are weighted where they are
+        Op::Experts { .. } => [of_rows(matrix(2)[0]), 0, 0],
         Op::LinearMaxPool => [products_at_once(of_rows(1), matrix(1)[0]), 0, 0],
         _ => [0; 3],
     }

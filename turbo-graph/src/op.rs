@@ -242,6 +242,14 @@ pub enum Op {
     /// Fused, `[x, up, down, up bias?, bias?, residual?, gain?, offset?]`: `hidden(x · upᵀ + up bias) · downᵀ + bias +
     /// residual`, and its layer norm; the wide rows between the products are never stored whole.
     FeedForward(FeedForwardParts),
+    /// Fused, `[x, logits, up, down]`: of every row the sum of what its experts make of it, `activation(x · upᵀ) · downᵀ`,
+    /// times their weights. `up` holds the matrices of all experts below each other, `down` side by side.
+    Experts {
+        /// How many there are, and how many a row has.
+        routing: Routing,
+        /// What stands between the products.
+        activation: Activation,
+    },
     /// Fused, `[x, weight, bias?]`: the maximum of each sequence's rows of `x · weightᵀ + bias`, which is never stored.
     LinearMaxPool,
     /// Fused, `[x, residual, gain, offset?]`: `layer_norm(x + residual)`.
@@ -321,6 +329,7 @@ impl Op {
             Op::ResidualLinear { .. } => "residual_linear",
             Op::LinearLayerNorm { .. } => "linear_layer_norm",
             Op::FeedForward(_) => "feed_forward",
+            Op::Experts { .. } => "experts",
             Op::LinearMaxPool => "linear_max_pool",
             Op::ResidualLayerNorm { .. } => "residual_layer_norm",
             Op::BiasResidualLayerNorm { .. } => "bias_residual_layer_norm",
@@ -339,6 +348,7 @@ impl Op {
             | Op::LinearLayerNorm { .. }
             | Op::LinearMaxPool => &[1],
             Op::FeedForward(_) => &[1, 2],
+            Op::Experts { .. } => &[2, 3],
             _ => &[],
         }
     }
@@ -376,7 +386,8 @@ impl fmt::Display for Op {
             Op::Activate(activation) | Op::Gate(activation) | Op::Linear { activation: Some(activation) } => {
                 write!(f, " {activation:?}")
             }
-            Op::WeighExperts(routing) => write!(f, " {} of {}", routing.top_k, routing.num_experts),
+            Op::WeighExperts(routing) => write!(f, "{}", RoutingSuffix(*routing)),
+            Op::Experts { routing, activation } => write!(f, "{} {activation:?}", RoutingSuffix(*routing)),
             Op::LayerNorm { epsilon }
             | Op::RmsNorm { epsilon }
             | Op::LinearLayerNorm { epsilon, .. }
@@ -452,6 +463,16 @@ impl fmt::Display for MaskSuffix {
             AttentionMask::Causal => f.write_str(" causal"),
             AttentionMask::Window { reach } => write!(f, " ±{reach}"),
         }
+    }
+}
+
+/// ` 2 of 8`.
+pub(crate) struct RoutingSuffix(pub(crate) Routing);
+
+impl fmt::Display for RoutingSuffix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Routing { num_experts, top_k } = self.0;
+        write!(f, " {top_k} of {num_experts}")
     }
 }
 

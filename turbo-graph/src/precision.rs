@@ -75,7 +75,10 @@ impl Graph {
 
 /// Whether the products of `node` take the dtype of the program.
 fn takes_dtype(graph: &Graph, node: &Node) -> bool {
-    if graph.nodes().iter().any(|it| matches!(it.op, Op::WeighExperts(_)) && it.inputs[1] == node.output) {
+    let chooses = |reader: &Node| {
+        matches!(reader.op, Op::WeighExperts(_) | Op::Experts { .. }) && reader.inputs[1] == node.output
+    };
+    if graph.nodes().iter().any(chooses) {
         return false;
     }
     node.layer.is_some() || graph.factors(node).any(|matrix| is_vocabulary(graph, matrix))

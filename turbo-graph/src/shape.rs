@@ -1,6 +1,6 @@
 //! The shape rule of every operator: from the shapes of its inputs to that of its result.
 
-use turbo_kernels::{AttentionMask, Hidden, PositionBuckets, Queries, matmul::Rhs};
+use turbo_kernels::{AttentionMask, Hidden, PositionBuckets, Queries, Routing, matmul::Rhs};
 
 use crate::{
     GraphError,
@@ -45,15 +45,11 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
         }
         Op::WeighExperts(routing) => {
             inputs.count(2)?;
-            let (x, columns) = (inputs.shapes[0], inputs.columns(0)?);
-            if routing.num_experts == 0 || !columns.is_multiple_of(routing.num_experts) {
+            if !divides(*routing, inputs.columns(0)?) {
                 return Err(inputs.wrong(0, &format!("rows of {} experts", routing.num_experts)));
             }
-            let logits = x.with_columns(routing.num_experts);
-            match *inputs.shapes[1] == logits {
-                true => Ok(x.clone()),
-                false => Err(inputs.wrong(1, &logits.to_string())),
-            }
+            inputs.logits(1, *routing)?;
+            Ok(inputs.shapes[0].clone())
         }
         Op::LayerNorm { .. } => {
             inputs.count_with_optional(2)?;
@@ -137,6 +133,15 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
             inputs.norm_of(rows, places.next)
         }
         Op::FeedForward(parts) => inputs.feed_forward(parts),
+        Op::Experts { routing, .. } => {
+            inputs.count(4)?;
+            inputs.logits(1, *routing)?;
+            let wide = inputs.product(0, 2)?;
+            if !divides(*routing, wide.columns) {
+                return Err(inputs.wrong(2, &format!("matrices of {} experts", routing.num_experts)));
+            }
+            Ok(inputs.product_of(&wide, 3)?.shape)
+        }
         Op::LinearMaxPool => {
             inputs.count_with_optional(2)?;
             inputs.per_token(0, "a row of values per token")?;
@@ -186,6 +191,11 @@ impl Rows {
     fn with_columns(&self, columns: usize) -> Rows {
         Rows { shape: self.shape.with_columns(columns), columns }
     }
+}
+
+/// Whether experts have equally many of so many columns.
+fn divides(routing: Routing, columns: usize) -> bool {
+    routing.num_experts > 0 && columns.is_multiple_of(routing.num_experts)
 }
 
 /// Heads side by side, where their width is known.
@@ -295,6 +305,12 @@ impl Inputs<'_> {
             Some(residual) => Err(self.wrong(residual, &rows.shape.to_string())),
             None => Ok(()),
         }
+    }
+
+    /// A value per expert for each row at the first input.
+    fn logits(&self, input: usize, routing: Routing) -> Result<(), GraphError> {
+        let expected = self.shapes[0].with_columns(routing.num_experts);
+        if *self.shapes[input] == expected { Ok(()) } else { Err(self.wrong(input, &expected.to_string())) }
     }
 
     fn feed_forward(&self, parts: &FeedForwardParts) -> Result<Shape, GraphError> {

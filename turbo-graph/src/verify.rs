@@ -65,7 +65,7 @@ pub(crate) fn takes_constant(op: &Op, index: usize) -> bool {
         Op::ResidualLinear { bias } => index == 1 || (bias && index == 2),
         Op::LinearLayerNorm { adds, .. } => index > 0 && Some(index) != adds.places(2).residual,
         Op::FeedForward(parts) => index > 0 && Some(index) != parts.places().residual,
-        Op::ResidualLayerNorm { .. } => index > 1,
+        Op::Experts { .. } | Op::ResidualLayerNorm { .. } => index > 1,
         Op::BiasResidualLayerNorm { .. } => index == 1 || index > 2,
         Op::AddRelativeBias(bias) => index > 0 && bias.takes_constants(),
         Op::ScaleMaskSoftmax { bias, .. } => index > 0 && bias.is_some_and(|bias| bias.takes_constants()),

@@ -7,7 +7,7 @@ mod common;
 use common::{batch, on_cpu, sequences, twin};
 use turbo_graph::{
     Activation, AttentionMask, Graph, GraphBuilder, GraphError, HeadColumns, Input, LayoutKind, Op, Pass,
-    Pooling, Positions, Program, Rhs, Staging, ValueId, passes,
+    Pooling, Positions, Program, Rhs, Routing, Staging, ValueId, passes,
 };
 
 const HIDDEN: usize = 8;
@@ -330,6 +330,52 @@ fn sums_of_products_are_residuals_on_one_side() {
         g.add(a, a)
     });
     assert_eq!(left(&itself), ["embed", "linear", "add"]);
+}
+
+/// Experts become one operator only where their matrices, and what stands between these, are read by nothing else, and all
+/// of it is of one layer.
+#[test]
+fn experts_whose_parts_something_else_reads() {
+    let wide = |g: &mut GraphBuilder, x: ValueId| {
+        let logits = product(g, "router", x, 3)?;
+        let up = product(g, "up", x, 3 * HIDDEN)?;
+        let wide = g.activate(up, Activation::GeluErf)?;
+        let weighted = g.weigh_experts(wide, logits, Routing { num_experts: 3, top_k: 2 })?;
+        Ok::<_, GraphError>([up, wide, weighted])
+    };
+    let narrow = |g: &mut GraphBuilder, name: &str, wide| {
+        let weight = g.weight(name, &[HIDDEN, 3 * HIDDEN]);
+        g.matmul(wide, weight)
+    };
+    let alone = graph(|g, x| {
+        let [_, _, weighted] = wide(g, x)?;
+        let narrow = narrow(g, "down", weighted)?;
+        g.add(narrow, x)
+    });
+    assert_eq!(left(&alone), ["embed", "matmul", "experts", "add"]);
+    let drawn = ["matmul", "linear", "weigh_experts", "matmul"];
+    let twice = graph(|g, x| {
+        let [_, _, weighted] = wide(g, x)?;
+        let once = narrow(g, "down", weighted)?;
+        let [_, _, weighted] = wide(g, once)?;
+        narrow(g, "down", weighted)
+    });
+    assert_eq!(left(&twice), [&["embed"][..], &drawn, &drawn].concat());
+    let other_layer = graph(|g, x| {
+        g.layer(Some(0));
+        let [_, _, weighted] = wide(g, x)?;
+        g.layer(Some(1));
+        narrow(g, "down", weighted)
+    });
+    assert_eq!(left(&other_layer), [&["embed"][..], &drawn].concat());
+    for read_again in 0..3 {
+        let graph = graph(|g, x| {
+            let wide = wide(g, x)?;
+            let (down, again) = (narrow(g, "down", wide[2])?, narrow(g, "again", wide[read_again])?);
+            g.add(down, again)
+        });
+        assert!(left(&graph).contains(&"weigh_experts"), "{read_again}: {graph}");
+    }
 }
 
 /// The wide rows of a feed-forward are its residual too, so that they have to be stored.

@@ -93,8 +93,8 @@ fn within_a_reserved_capacity_it_asks_for_no_memory() {
 #[test]
 fn what_operators_keep_to_themselves_is_planned_too() {
     let Some((_, device)) = gpu() else { return };
-    // a gate and a norm inside a feed-forward, the greatest products, wide rows and a norm
-    for graph in [family("Nomic"), family("SPLADE"), encoder(SMALL)] {
+    // a gate and a norm inside a feed-forward, all experts, the greatest products, wide rows and a norm
+    for graph in [family("Nomic"), family("experts"), family("SPLADE"), encoder(SMALL)] {
         let name = graph.name().to_owned();
         let program = Program::compile(&graph, LayoutKind::Packed, passes::ALL).unwrap();
         let config = ExecutorConfig::default();

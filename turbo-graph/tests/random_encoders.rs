@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use turbo_alloc::check;
 use turbo_graph::{
     Activation, AttentionMask, DType, Graph, GraphBuilder, GraphError, HeadColumns, Input, LayoutKind, Pass,
-    Pooling, PositionBuckets, Program, Rhs, Staging, ValueId, dim::Extents, passes,
+    Pooling, PositionBuckets, Program, Rhs, Routing, Staging, ValueId, dim::Extents, passes,
 };
 
 const HIDDEN: usize = 16;
@@ -51,6 +51,8 @@ enum FeedForward {
     },
     /// Both factors are activated: no gate.
     BothActive,
+    /// A row has all of them: where it has some, roundings choose others now and then.
+    Experts,
 }
 
 /// A bias by distance.
@@ -121,6 +123,7 @@ fn layers() -> impl Strategy<Value = Layer> {
         FeedForward::Gate { first: true },
         FeedForward::Gate { first: false },
         FeedForward::BothActive,
+        FeedForward::Experts,
     ];
     let feed_forward = (select(kinds), any::<bool>(), select(Activation::ALL.to_vec()));
     (norms, projections, scores, feed_forward).prop_map(
@@ -287,6 +290,7 @@ impl Pencil {
 
     fn feed_forward(&mut self, layer: &Layer, x: ValueId) -> Drawn {
         let (bias, activation) = (layer.feed_forward_bias, layer.activation);
+        let mut inner_columns = INNER;
         let inner = match layer.feed_forward {
             FeedForward::Plain => {
                 let wide = self.product("wide", x, (HIDDEN, INNER), bias)?;
@@ -308,8 +312,16 @@ impl Pencil {
                 let (up, gate) = (self.g.activate(up, activation)?, self.g.activate(gate, Activation::Tanh)?);
                 self.g.mul(up, gate)?
             }
+            FeedForward::Experts => {
+                let routing = Routing { num_experts: 2, top_k: 2 };
+                inner_columns *= routing.num_experts;
+                let logits = self.product("router", x, (HIDDEN, routing.num_experts), false)?;
+                let wide = self.product("wide", x, (HIDDEN, inner_columns), false)?;
+                let wide = self.g.activate(wide, activation)?;
+                self.g.weigh_experts(wide, logits, routing)?
+            }
         };
-        self.product("narrow", inner, (INNER, HIDDEN), bias)
+        self.product("narrow", inner, (inner_columns, HIDDEN), bias)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     Op,
     dim::Extents,
     graph::{Graph, Node, Storage},
-    op::{FeedForwardParts, MaskSuffix, QueriesSuffix},
+    op::{FeedForwardParts, MaskSuffix, QueriesSuffix, RoutingSuffix},
 };
 
 /// The operators of one kind, together.
@@ -49,6 +49,9 @@ impl Graph {
             }
             Op::FeedForward(FeedForwardParts { hidden: Hidden::Gate(activation), .. }) => {
                 kind += &format!(" gate {activation:?}");
+            }
+            Op::Experts { routing, activation } => {
+                kind += &format!("{} {activation:?}", RoutingSuffix(routing));
             }
             Op::Attention { queries, mask, .. } => {
                 kind += &format!("{}{}", QueriesSuffix(queries), MaskSuffix(mask));

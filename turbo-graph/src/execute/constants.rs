@@ -37,6 +37,11 @@ impl<'a, D: EncoderKernels> Constants<'a, '_, D> {
         self.weights.packed(self.node.inputs[input])
     }
 
+    /// The matrices of experts, or the one of all of them.
+    pub(super) fn experts(&self, input: usize) -> &'a [D::Weight] {
+        self.weights.packed_parts(self.node.inputs[input])
+    }
+
     /// Gain and, if there is one, offset, from input `first` on.
     pub(super) fn norm(
         &self,

@@ -2,8 +2,8 @@
 
 use turbo_alloc::MemoryPlan;
 use turbo_kernels::{
-    AttentionMask, Columns, EncoderKernels, Epilogue, FeedForward, FloatsOn, HeadSizes, PositionBuckets,
-    Span,
+    Activation, AttentionMask, Columns, EncoderKernels, Epilogue, Experts, FeedForward, FloatsOn, HeadSizes,
+    PositionBuckets, Routing, Span,
     attention::AttentionShape,
     embed::{Lookup, LookupOn},
     matmul::{HeadStrides, MatMulShape, Rhs},
@@ -81,6 +81,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
             Op::ResidualLinear { bias } => self.residual_gemm(node, bias, out)?,
             Op::LinearLayerNorm { adds, epsilon } => self.gemm_norm(node, adds, epsilon, out)?,
             Op::FeedForward(parts) => self.feed_forward(node, parts, out)?,
+            Op::Experts { routing, activation } => self.experts(node, routing, activation, out)?,
             Op::ResidualLayerNorm { epsilon } => self.residual_norm(node, [0, 1], None, epsilon, out)?,
             Op::BiasResidualLayerNorm { epsilon } => {
                 self.residual_norm(node, [0, 2], Some(1), epsilon, out)?
@@ -165,6 +166,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
             | Op::ResidualLinear { .. }
             | Op::LinearLayerNorm { .. }
             | Op::FeedForward(_)
+            | Op::Experts { .. }
             | Op::ResidualLayerNorm { .. }
             | Op::BiasResidualLayerNorm { .. }
             | Op::BatchedMatMul { .. }
@@ -208,6 +210,20 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         let residual = places.residual.map(|_| residual);
         let layer = FeedForward { up, up_bias, hidden: parts.hidden, down, down_bias, residual, norm };
         Ok(self.device.feed_forward(self.queue, x, layer, out)?)
+    }
+
+    fn experts(
+        &mut self,
+        node: &Node,
+        routing: Routing,
+        activation: Activation,
+        out: Span,
+    ) -> Result<(), GraphError> {
+        let [up, down] = [2, 3].map(|input| self.constants(node).experts(input));
+        let reads = self.spans(node);
+        let ([x, logits], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
+        let layer = Experts { routing, up, activation, down };
+        Ok(self.device.experts(self.queue, x, logits, layer, out)?)
     }
 
     /// The rows that a product multiplies, and its residual; the rows again, when there is none.

@@ -15,7 +15,7 @@ use turbo_kernels::{DType, Float, Gemm};
 
 use super::{PackedStore, WeightSource};
 use crate::{
-    GraphError, Program, ValueId,
+    GraphError, Op, Program, ValueId,
     graph::{NamedWeight, Storage, Value},
 };
 
@@ -23,8 +23,8 @@ use crate::{
 pub(super) struct Loaded<D: Gemm> {
     /// As it is, with the number of its values.
     pub(super) plain: Option<(D::Block, usize)>,
-    /// As the matrix of products, with the number of its bytes.
-    pub(super) packed: Option<(D::Weight, usize)>,
+    /// As the matrix of products, in the parts that its operator wants, with the number of its bytes.
+    pub(super) packed: Option<(Vec<D::Weight>, usize)>,
 }
 
 /// What loading needs to know.
@@ -93,10 +93,10 @@ impl<'a, D: Gemm> Loader<'a, D> {
     fn load(&self, value: ValueId) -> Result<Loaded<D>, GraphError> {
         let described = self.program.value(value);
         let forms = Forms::of(self.program, value);
-        let matrix = forms.packed.then(|| Matrix::of(self.program, value));
+        let matrix = forms.factor_of.map(|op| Matrix::of::<D>(self.program, value, &op));
         let mut packed = matrix.as_ref().and_then(|matrix| self.restore(matrix));
         let mut plain = None;
-        if forms.plain || (forms.packed && packed.is_none()) {
+        if forms.plain || (matrix.is_some() && packed.is_none()) {
             let values = self.values(described)?;
             if let (Some(matrix), None) = (&matrix, &packed) {
                 packed = Some(self.pack(matrix, &values)?);
@@ -106,27 +106,37 @@ impl<'a, D: Gemm> Loader<'a, D> {
             }
         }
         parts(described).iter().for_each(|part| self.is_done_with(&part.name));
-        let of_packed = |weight: D::Weight| {
-            let bytes = self.device.image(&weight).map(<[u8]>::len);
+        let of_packed = |weights: Vec<D::Weight>| {
+            let bytes =
+                weights.iter().map(|weight| self.device.image(weight).map(<[u8]>::len)).sum::<Option<_>>();
             let bytes = bytes.or(matrix.as_ref().map(Matrix::bytes)).unwrap_or(0);
-            (weight, bytes)
+            (weights, bytes)
         };
         Ok(Loaded { plain, packed: packed.map(of_packed) })
     }
 
-    /// A matrix as it was packed another time.
-    fn restore(&self, matrix: &Matrix) -> Option<D::Weight> {
-        let image = self.store_of(matrix)?.load(&matrix.name, &self.device.packing(matrix.dtype))?;
-        self.device.restore(&image, matrix.out_features, matrix.in_features, matrix.dtype).ok()
+    /// A matrix as it was packed another time; none of it, where a part is not there.
+    fn restore(&self, matrix: &Matrix) -> Option<Vec<D::Weight>> {
+        let (store, packing) = (self.store_of(matrix)?, self.device.packing(matrix.dtype));
+        let [out_features, in_features] = matrix.features_of_part();
+        let restore = |part: usize| {
+            let image = store.load(&matrix.name_of(part), &packing)?;
+            self.device.restore(&image, out_features, in_features, matrix.dtype).ok()
+        };
+        (0..matrix.parts.count()).map(restore).collect()
     }
 
-    fn pack(&self, matrix: &Matrix, values: &[f32]) -> Result<D::Weight, GraphError> {
-        let Matrix { name, out_features, in_features, dtype } = matrix;
-        let weight = self.device.pack(values, *out_features, *in_features, *dtype)?;
-        if let (Some(store), Some(image)) = (self.store_of(matrix), self.device.image(&weight)) {
-            store.store(name, &self.device.packing(*dtype), image);
-        }
-        Ok(weight)
+    fn pack(&self, matrix: &Matrix, values: &[f32]) -> Result<Vec<D::Weight>, GraphError> {
+        let [out_features, in_features] = matrix.features_of_part();
+        let pack = |part: usize| {
+            let values = matrix.values_of(part, values);
+            let weight = self.device.pack(&values, out_features, in_features, matrix.dtype)?;
+            if let (Some(store), Some(image)) = (self.store_of(matrix), self.device.image(&weight)) {
+                store.store(&matrix.name_of(part), &self.device.packing(matrix.dtype), image);
+            }
+            Ok(weight)
+        };
+        (0..matrix.parts.count()).map(pack).collect()
     }
 
     /// Where a matrix of the checkpoint is kept.
@@ -185,39 +195,98 @@ struct Matrix {
     out_features: usize,
     in_features: usize,
     dtype: DType,
+    parts: Parts,
+}
+
+/// What is packed by itself.
+#[derive(Clone, Copy)]
+enum Parts {
+    /// All of it.
+    Whole,
+    /// As many rows for each of so many experts.
+    Rows(usize),
+    /// As many columns for each of so many experts.
+    Columns(usize),
+}
+
+impl Parts {
+    fn count(self) -> usize {
+        match self {
+            Parts::Whole => 1,
+            Parts::Rows(count) | Parts::Columns(count) => count,
+        }
+    }
 }
 
 impl Matrix {
-    fn of(program: &Program, value: ValueId) -> Self {
+    /// The matrix `value`, and as which input of which operator it is read.
+    fn of<D: Gemm>(program: &Program, value: ValueId, (op, input): &(Op, usize)) -> Self {
         let graph = program.graph();
         let ([out_features, in_features], dtype) = (graph.matrix(value), graph.matrix_dtype(value));
         let name = match graph.value(value).storage.weight_name() {
             tensors if tensors.is_empty() => tensors,
             tensors => format!("{tensors}[{out_features},{in_features}]"),
         };
-        Matrix { name, out_features, in_features, dtype }
+        let parts = match (op, input) {
+            (Op::Experts { routing, .. }, 2) if D::EXPERTS_APART => Parts::Rows(routing.num_experts),
+            (Op::Experts { routing, .. }, _) if D::EXPERTS_APART => Parts::Columns(routing.num_experts),
+            _ => Parts::Whole,
+        };
+        Matrix { name, out_features, in_features, dtype, parts }
     }
 
     /// Bytes of its values, where the device does not say how many it takes.
     fn bytes(&self) -> usize {
         self.out_features * self.in_features * self.dtype.bytes()
     }
+
+    /// Results and inputs of a part.
+    fn features_of_part(&self) -> [usize; 2] {
+        match self.parts {
+            Parts::Whole => [self.out_features, self.in_features],
+            Parts::Rows(count) => [self.out_features / count, self.in_features],
+            Parts::Columns(count) => [self.out_features, self.in_features / count],
+        }
+    }
+
+    /// What a store calls a part.
+    fn name_of(&self, part: usize) -> String {
+        match self.parts {
+            Parts::Whole => self.name.clone(),
+            Parts::Rows(count) | Parts::Columns(count) => format!("{} {part} of {count}", self.name),
+        }
+    }
+
+    /// The values of a part, of those of all.
+    fn values_of<'v>(&self, part: usize, values: &'v [f32]) -> Cow<'v, [f32]> {
+        let [rows, columns] = self.features_of_part();
+        match self.parts {
+            Parts::Whole => Cow::Borrowed(values),
+            Parts::Rows(_) => Cow::Borrowed(&values[part * rows * columns..][..rows * columns]),
+            Parts::Columns(_) => {
+                let rows = (0..rows).map(|row| row * self.in_features + part * columns);
+                Cow::Owned(rows.flat_map(|start| &values[start..start + columns]).copied().collect())
+            }
+        }
+    }
 }
 
 /// How the operators of a program read a constant; a tied one may be read both ways.
 struct Forms {
     plain: bool,
-    packed: bool,
+    /// The operator that multiplies by it, and as which input: of several any, for they want it alike.
+    factor_of: Option<(Op, usize)>,
 }
 
 impl Forms {
     fn of(program: &Program, value: ValueId) -> Self {
-        let mut forms = Forms { plain: false, packed: false };
+        let mut forms = Forms { plain: false, factor_of: None };
         for node in program.nodes() {
             for (index, _) in node.inputs.iter().enumerate().filter(|(_, input)| **input == value) {
-                let is_factor = node.op.factors().contains(&index);
-                forms.packed |= is_factor;
-                forms.plain |= !is_factor;
+                match node.op.factors().contains(&index) {
+                    true => forms.factor_of = Some((node.op, index)),
+                    false => forms.plain = true,
+                }
             }
         }
         forms

@@ -47,6 +47,11 @@ impl<D: Gemm> Weights<D> {
 
     /// A factor of a product.
     pub(crate) fn packed(&self, value: ValueId) -> &D::Weight {
+        &self.packed_parts(value)[0]
+    }
+
+    /// The parts in which a factor is packed.
+    pub(crate) fn packed_parts(&self, value: ValueId) -> &[D::Weight] {
         let packed = self.constant(value).and_then(|constant| constant.packed.as_ref());
         &packed.expect("the program multiplies by this weight").0
     }

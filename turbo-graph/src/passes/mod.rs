@@ -7,6 +7,7 @@ mod attention;
 mod bias_act;
 mod dead_values;
 mod embeddings;
+mod experts;
 mod feed_forward;
 mod head_transposes;
 mod linear_norm;
@@ -88,6 +89,7 @@ pub const ALL: &[Pass] = &[
     Pass { name: "merge projections", rule: Rule::Rewrite(merge_projections::rewrite_one) },
     Pass { name: "merge rotations", rule: Rule::Rewrite(merge_rotations::rewrite_one) },
     Pass { name: "merge gate", rule: Rule::Rewrite(merge_gate::rewrite_one) },
+    Pass { name: "fuse experts", rule: Rule::Fuse(experts::pattern) },
     Pass { name: "fuse bias, residual, norm", rule: Rule::Fuse(residual_norm::pattern) },
     Pass { name: "fuse bias, activation", rule: Rule::Fuse(bias_act::pattern) },
     Pass { name: "fuse product, residual", rule: Rule::Fuse(residual::pattern) },
@@ -103,7 +105,8 @@ pub const ALL: &[Pass] = &[
 ];
 
 /// What the paper leaves apart: products and what stands between them.
-const BEYOND_THE_PAPER: [&str; 3] = ["fuse attention", "fuse product, norm", "fuse feed forward"];
+const BEYOND_THE_PAPER: [&str; 4] =
+    ["fuse experts", "fuse attention", "fuse product, norm", "fuse feed forward"];
 
 /// The passes of the paper (PPoPP'21, §4.1): all but those that fuse attention, so that scores are a tensor, and products
 /// with what follows them. Padded layout only.

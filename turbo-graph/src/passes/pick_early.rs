@@ -125,6 +125,7 @@ pub(super) fn is_row_by_row(op: &Op) -> bool {
         | Op::ResidualLinear { .. }
         | Op::LinearLayerNorm { .. }
         | Op::FeedForward(_)
+        | Op::Experts { .. }
         | Op::ResidualLayerNorm { .. }
         | Op::BiasResidualLayerNorm { .. } => true,
         // lookups read ids of all tokens; heads are of rows that know their sequence

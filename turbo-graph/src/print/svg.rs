@@ -170,6 +170,7 @@ fn colour(op: &Op) -> &'static str {
         | Op::ResidualLinear { .. }
         | Op::LinearLayerNorm { .. }
         | Op::FeedForward(_)
+        | Op::Experts { .. }
         | Op::LinearMaxPool
         | Op::PositionScores { .. }
         | Op::BatchedMatMul { .. } => "#cfe2ff",

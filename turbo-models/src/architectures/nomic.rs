@@ -108,7 +108,7 @@ fn experts(config: &ModelConfig, layer: u32) -> Result<Option<Routing>, ModelErr
 }
 
 /// Experts side by side, as one wide feed-forward part: what a token's own experts make is weighted, and nothing is left
-/// of the others. All of them compute every token.
+/// of the others. A pass makes one operator of it, in which they need not be computed.
 fn mixture(
     drawing: &mut Drawing<'_>,
     config: &ModelConfig,

@@ -282,7 +282,7 @@ fn is_fused_and_folded(fixture: &str, task: Task) {
     // Gemma's sums stand behind norms, not products: nothing takes them in
     let sums = if checkpoint.config().model_type == "gemma3_text" { 2 * layers } else { 0 };
     assert_eq!(count(|op| *op == Op::Add), sums, "{fixture}: {}", program.graph());
-    let experts = count(|op| matches!(op, Op::WeighExperts(_)));
+    let experts = count(|op| matches!(op, Op::Experts { .. }));
     let plain = count(|op| matches!(op, Op::FeedForward(_)));
     assert_eq!(plain + experts, layers, "{fixture}: {}", program.graph());
     // a period may be cut where the first or the last layer is not whole; of ModernBERT's layers two in three are alike,

@@ -24,6 +24,7 @@ fn pooled_rows_are_the_same() {
         "jina-base",
         "jina-code",
         "modernbert-base",
+        "nomic-experts",
         "qwen3-base",
         "gemma3-base",
     ];

@@ -126,7 +126,8 @@ impl Family {
             | Op::ResidualLinear { .. }
             | Op::LinearMaxPool
             | Op::LinearLayerNorm { .. }
-            | Op::FeedForward(_) => Family::Products,
+            | Op::FeedForward(_)
+            | Op::Experts { .. } => Family::Products,
             Op::Attention { .. }
             | Op::BatchedMatMul { .. }
             | Op::PositionScores { .. }
