@@ -37,6 +37,8 @@ pub(super) const ALBERT_XXLARGE: Sizes = Sizes { hidden: 4096, heads: 64, wide: 
 pub(super) const MPNET_BASE: Sizes = Sizes { vocab: 30527, positions: 514, ..BERT_BASE };
 /// nomic-embed-text-v1.5 (Nussbaum et al., 2024).
 pub(super) const NOMIC_BASE: Sizes = Sizes { vocab: 30528, positions: 8192, ..BERT_BASE };
+/// nomic-embed-text-v2-moe (Nussbaum and Duderstadt, 2025).
+pub(super) const NOMIC_EXPERTS: Sizes = Sizes { vocab: 250_048, positions: 2048, ..BERT_BASE };
 /// gte-base-en-v1.5 (Zhang et al., 2024).
 pub(super) const GTE_BASE: Sizes = Sizes { vocab: 30528, positions: 8192, ..BERT_BASE };
 
@@ -271,6 +273,67 @@ impl Sizes {
             "qkv_proj_bias": false,
             "mlp_fc1_bias": false,
             "mlp_fc2_bias": false,
+            "prenorm": false,
+            "parallel_block": false,
+            "use_rms_norm": false,
+            "causal": false,
+        });
+        Shape { config, dtype: Dtype::F32, tensors: tensors.0 }
+    }
+
+    pub(super) fn nomic_with_experts(&self) -> Shape {
+        const EXPERTS: usize = 8;
+        let &Sizes { hidden, wide, .. } = self;
+        let mut tensors = Tensors::default();
+        tensors.matrix("embeddings.word_embeddings", self.vocab, hidden);
+        tensors.matrix("embeddings.token_type_embeddings", 1, hidden);
+        tensors.norm("emb_ln", hidden);
+        for layer in 0..self.layers {
+            let name = format!("encoder.layers.{layer}");
+            tensors.linear(&format!("{name}.attn.Wqkv"), 3 * hidden, hidden);
+            tensors.linear(&format!("{name}.attn.out_proj"), hidden, hidden);
+            if layer % 2 == 1 {
+                tensors.matrix(&format!("{name}.mlp.router.layer"), EXPERTS, hidden);
+                for matrix in ["w1", "w2"] {
+                    let name = format!("{name}.mlp.experts.mlp.{matrix}");
+                    tensors.push(name, &[EXPERTS * wide, hidden], Values::AroundZero);
+                }
+                tensors.bias(&format!("{name}.mlp.experts"), hidden);
+            } else {
+                tensors.linear(&format!("{name}.mlp.fc1"), wide, hidden);
+                tensors.linear(&format!("{name}.mlp.fc2"), hidden, wide);
+            }
+            tensors.norm(&format!("{name}.norm1"), hidden);
+            tensors.norm(&format!("{name}.norm2"), hidden);
+        }
+        let config = json!({
+            "model_type": "nomic_bert",
+            "architectures": ["NomicBertModel"],
+            "n_embd": hidden,
+            "n_layer": self.layers,
+            "n_head": self.heads,
+            "n_inner": wide,
+            "n_positions": self.positions,
+            "max_trained_positions": self.positions,
+            "activation_function": "gelu",
+            "vocab_size": self.vocab,
+            "type_vocab_size": 1,
+            "pad_token_id": 1,
+            "layer_norm_epsilon": 1e-5,
+            "moe_every_n_layers": 2,
+            "moe_normalize_expert_weights": false,
+            "moe_top_k": 2,
+            "num_experts": EXPERTS,
+            "num_shared_experts": 0,
+            "expert_choice_router": false,
+            "rotary_emb_fraction": 1.0,
+            "rotary_emb_base": 10000,
+            "rotary_emb_interleaved": false,
+            "rotary_emb_scale_base": null,
+            "rotary_scaling_factor": null,
+            "qkv_proj_bias": true,
+            "mlp_fc1_bias": true,
+            "mlp_fc2_bias": true,
             "prenorm": false,
             "parallel_block": false,
             "use_rms_norm": false,

@@ -45,6 +45,8 @@ pub enum Model {
     ModernbertBase,
     /// nomic-embed-text: 12 layers, hidden size 768, rotary positions, gated, 8k tokens; 547 MB
     NomicBase,
+    /// nomic-embed-text-v2-moe: 12 layers, hidden size 768, 2 of 8 experts in every other one; 1.9 GB
+    NomicExperts,
     /// gte-base-en-v1.5: 12 layers, hidden size 768, rotary positions, gated, 8k tokens; 547 MB
     GteBase,
     /// Qwen3-Embedding-0.6B: 28 layers, hidden size 1024, causal, grouped queries, 32k tokens; 1.2 GB in bfloat16
@@ -84,6 +86,7 @@ impl Model {
             Self::MpnetBase => families::MPNET_BASE.mpnet(),
             Self::ModernbertBase => families::modernbert_base(),
             Self::NomicBase => families::NOMIC_BASE.nomic(),
+            Self::NomicExperts => families::NOMIC_EXPERTS.nomic_with_experts(),
             Self::GteBase => families::GTE_BASE.gte(),
             Self::Qwen3Small => families::qwen3_small(),
         }
