@@ -226,6 +226,9 @@ struct Values {
     bias: [Vec<f32>; 2],
 }
 
+/// What a query answers, and how far that may be off before it is stored.
+type Want = (Vec<f64>, f64);
+
 impl Case<'_> {
     fn shape(&self) -> AttentionShape {
         AttentionShape {
@@ -276,6 +279,7 @@ impl Case<'_> {
         let rows = sums[self.seq_lens.len()] as usize;
         let starts: Vec<usize> = sums.iter().map(|&start| start as usize).collect();
         let values = self.values::<D::Float>();
+        let wants = self.rows::<D::Float>(&values, &starts);
         let mut rig = Rig::new(device);
 
         // side by side in one tensor, as a merged projection leaves them
@@ -284,7 +288,8 @@ impl Case<'_> {
         let [q, k, _] = self.widths();
         let columns = [0, q + 1, q + k + 2].map(|first| Columns { rows: merged.view(), first, row_stride });
         let on_sums = rig.put_u32(&sums);
-        self.compare(&mut rig, Layout::Packed { cu_seqlens: on_sums.view() }, &values, columns, &starts);
+        let layout = Layout::Packed { cu_seqlens: on_sums.view() };
+        self.compare(&mut rig, layout, (&values, &wants), columns, &starts);
 
         // the same rows in three tensors, spread apart, with NaN in the padding: no query may attend to it
         let padded_len = self.seq_lens.iter().max().map_or(0, |&len| len as usize + 3);
@@ -303,14 +308,14 @@ impl Case<'_> {
             .map(|(part, width)| Columns::all(part.view(), width));
         let on_lens = rig.put_u32(self.seq_lens);
         let layout = Layout::Padded { seq_lens: on_lens.view(), padded_len };
-        self.compare(&mut rig, layout, &Values { parts, bias }, columns, &starts);
+        self.compare(&mut rig, layout, (&Values { parts, bias }, &wants), columns, &starts);
     }
 
     fn compare<D: Attention>(
         &self,
         rig: &mut Rig<'_, D>,
         layout: Layout<D::View<'_, u32>>,
-        values: &Values,
+        (values, wants): (&Values, &[Want]),
         [q, k, v]: [ColumnsOn<'_, D>; 3],
         starts: &[usize],
     ) {
@@ -322,26 +327,31 @@ impl Case<'_> {
                 d.attention(queue, self.shape(), layout, q, k, v, bias, out)
             })
             .unwrap_or_else(|e| panic!("{self:?}: {e}"));
-        for (&start, &len) in starts.iter().zip(self.seq_lens) {
-            for head in 0..self.num_heads {
-                for row in 0..len as usize {
-                    let (want, allowed) =
-                        self.row::<D::Float>(values, start..start + len as usize, head, row);
-                    let at = (start + row) * hidden_size + head * self.head_dim;
-                    compare::<D::Float>((self, head, row), &out[at..at + self.head_dim], &want, |_| allowed);
-                }
-            }
+        for ((b, head, row), (want, allowed)) in self.queries().zip(wants) {
+            let at = (starts[b] + row) * hidden_size + head * self.head_dim;
+            compare::<D::Float>((self, b, head, row), &out[at..at + self.head_dim], want, |_| *allowed);
         }
     }
 
-    /// The answer of one query and how far it may be off, before it is stored.
-    fn row<F: Float>(
-        &self,
-        values: &Values,
-        sequence: Range<usize>,
-        head: usize,
-        row: usize,
-    ) -> (Vec<f64>, f64) {
+    /// Sequence, head and row of every query.
+    fn queries(&self) -> impl Iterator<Item = (usize, usize, usize)> {
+        let rows = |(b, &len): (usize, &u32)| {
+            (0..self.num_heads).flat_map(move |head| (0..len as usize).map(move |row| (b, head, row)))
+        };
+        self.seq_lens.iter().enumerate().flat_map(rows)
+    }
+
+    /// The answer of every query, of sequences that begin at these rows.
+    fn rows<F: Float>(&self, values: &Values, starts: &[usize]) -> Vec<Want> {
+        let row = |(b, head, row): (usize, usize, usize)| {
+            let sequence = starts[b]..starts[b] + self.seq_lens[b] as usize;
+            self.row::<F>(values, sequence, head, row)
+        };
+        self.queries().map(row).collect()
+    }
+
+    /// The answer of one query.
+    fn row<F: Float>(&self, values: &Values, sequence: Range<usize>, head: usize, row: usize) -> Want {
         let kv_head = head / (self.num_heads / self.num_kv_heads);
         let part = |which: usize, row: usize, head: usize| {
             let first = (sequence.start + row) * self.widths()[which] + head * self.head_dim;
