@@ -253,7 +253,8 @@ impl Matrix {
     fn name_of(&self, part: usize) -> String {
         match self.parts {
             Parts::Whole => self.name.clone(),
-            Parts::Rows(count) | Parts::Columns(count) => format!("{} {part} of {count}", self.name),
+            Parts::Rows(count) => format!("{} rows, part {} of {count}", self.name, part + 1),
+            Parts::Columns(count) => format!("{} columns, part {} of {count}", self.name, part + 1),
         }
     }
 
@@ -264,8 +265,11 @@ impl Matrix {
             Parts::Whole => Cow::Borrowed(values),
             Parts::Rows(_) => Cow::Borrowed(&values[part * rows * columns..][..rows * columns]),
             Parts::Columns(_) => {
-                let rows = (0..rows).map(|row| row * self.in_features + part * columns);
-                Cow::Owned(rows.flat_map(|start| &values[start..start + columns]).copied().collect())
+                let mut own = Vec::with_capacity(rows * columns);
+                for row in values.chunks_exact(self.in_features) {
+                    own.extend_from_slice(&row[part * columns..][..columns]);
+                }
+                Cow::Owned(own)
             }
         }
     }

@@ -21,8 +21,8 @@ pub trait WeightSource: Sync {
 /// Where packed weights are kept from one start to the next. Several threads call it at once.
 ///
 /// `name` is that of the tensors of the checkpoint, those that are merged joined by `+`, and the shape of the matrix:
-/// `query+key+value[1152,384]`. Of experts that are packed one by one it says which: `up[24576,768] 2 of 8`. `packing`
-/// says in which order, of which dtype and width of panels, the bytes lie
+/// `query+key+value[1152,384]`. Of experts that are packed one by one it says which: `up[24576,768] rows, part 1
+/// of 8`. `packing` says in which order, of which dtype and width of panels, the bytes lie
 /// ([`Gemm::packing`](turbo_kernels::Gemm::packing)). Both together are unique in a model.
 pub trait PackedStore: Sync {
     /// The bytes that were stored under these names, if they are at hand; an answer of another length is as good as none.

@@ -182,8 +182,8 @@ pub trait BiasAct: Device {
 
     /// `out[r, e · n + i] = weights[r, e] · x[r, e · n + i]`, where `x` is `[rows, num_experts · n]`, the values of all
     /// experts side by side, and `logits` `[rows, num_experts]`. The weights of a row are the softmax of its logits; those
-    /// that are not among the `top_k` greatest are 0, of equal ones the last, and nothing of their experts is in `out`. A
-    /// NaN among the logits is all that the row's weights are, whichever experts it has.
+    /// that are not among the `top_k` greatest are 0, of equal ones the last, and nothing of their experts is in `out`.
+    /// Where a logit is NaN, or the greatest is infinite, all weights of the row are NaN, whichever experts it has.
     ///
     /// Source: Shazeer et al., arXiv 1701.06538, section 2.1, without noise; the softmax is of all logits, not of those that
     /// are chosen (Fedus et al., JMLR 23 (2022), section 2.1).

@@ -70,32 +70,14 @@ impl Rows<'_> {
     fn run(self, queue: &mut CpuQueue) -> Result<(), KernelError> {
         let routing = self.layer.routing;
         let most = self.most_at_once(queue.threads());
-        // what the rows take that one expert may have at once: so much is taken, whoever has how many
-        let mut wanted = self.values_for(0, most, queue.threads());
-        loop {
-            let (team, scratch) = queue.team_and_shared(PAIR_WORDS * MOST_PAIRS + wanted)?;
-            let (pairs, scratch) = scratch.split_at_mut(PAIR_WORDS * MOST_PAIRS);
-            let chosen = Chosen::by(routing, self.logits, team, pairs);
-            let runs = |expert: usize| chosen.runs(expert, most).map(move |run| (expert, run));
-            let values =
-                |(expert, run): (usize, Range<usize>)| self.values_for(expert, run.len(), team.threads());
-            let needed = (0..routing.num_experts).flat_map(runs).map(values).max().unwrap_or(0);
-            if needed > wanted {
-                // fewer rows may take more: then there is more scratch, and what was chosen is not there any more
-                wanted = needed;
-                continue;
-            }
-            let work = Work {
-                chosen,
-                scratch,
-                out: SharedMut::new(self.out),
-                isa: self.isa,
-                x: self.x,
-                layer: self.layer,
-            };
-            work.run(team, most);
-            return Ok(());
-        }
+        // whoever has how many: fewer rows may take more than many, by how they are cut
+        let values = (1..=most).map(|rows| self.values_for(rows, queue.threads())).max().unwrap_or(0);
+        let (team, scratch) = queue.team_and_shared(PAIR_WORDS * MOST_PAIRS + values)?;
+        let (pairs, scratch) = scratch.split_at_mut(PAIR_WORDS * MOST_PAIRS);
+        let chosen = Chosen::by(routing, self.logits, team, pairs);
+        let out = SharedMut::new(self.out);
+        Work { isa: self.isa, x: self.x, layer: self.layer, chosen, scratch, out }.run(team, most);
+        Ok(())
     }
 
     /// Rows that an expert computes at once: as many as take the most scratch.
@@ -104,9 +86,9 @@ impl Rows<'_> {
         rows.min(threads.saturating_mul(ROWS_OF_MOST_SCRATCH))
     }
 
-    /// Values of scratch that so many rows of an expert take.
-    fn values_for(&self, expert: usize, rows: usize, threads: usize) -> usize {
-        let layer = self.layer.expert(expert);
+    /// Values of scratch that so many rows of an expert take; experts are of one shape.
+    fn values_for(&self, rows: usize, threads: usize) -> usize {
+        let layer = self.layer.expert(0);
         let copied = layer.up.in_features() + layer.down.out_features();
         rows * copied + feed_forward::scratch_values(&layer, rows, threads)
     }
@@ -147,13 +129,13 @@ impl Work<'_> {
                 let (gathered, rest) = scratch.split_at_mut(run.len() * in_features);
                 let (made, rest) = rest.split_at_mut(run.len() * out_features);
                 let to = SharedMut::new(gathered);
-                for_each_row(team, run.len(), in_features, |index| {
+                share_rows(team, run.len(), in_features, |index| {
                     // SAFETY: each row of the copy is written by one piece.
                     let to = unsafe { to.slice(index * in_features, in_features) };
                     to.copy_from_slice(row_of(x, pair(index).row, own.up));
                 });
                 feed_forward::on_team(isa, team, gathered, layer.expert(expert), made, rest);
-                for_each_row(team, run.len(), out_features, |index| {
+                share_rows(team, run.len(), out_features, |index| {
                     let Pair { row, weight, is_first } = pair(index);
                     let made = &made[index * out_features..][..out_features];
                     // SAFETY: an expert has a row once, so each row of the output is used by one piece.
@@ -166,7 +148,7 @@ impl Work<'_> {
 }
 
 /// Calls `work` for each row, of which some are a piece: those that have [`PIECE`] values, of `values` each.
-fn for_each_row(team: &mut Team, rows: usize, values: usize, work: impl Fn(usize) + Sync) {
+fn share_rows(team: &mut Team, rows: usize, values: usize, work: impl Fn(usize) + Sync) {
     let of_piece = (PIECE / values.max(1)).max(1);
     team.for_each_piece(rows.div_ceil(of_piece), |_, piece| {
         (piece * of_piece..rows.min((piece + 1) * of_piece)).for_each(&work);
@@ -201,7 +183,7 @@ impl<'s> Chosen<'s> {
         let (weights, words) = words.split_at_mut(rows * top_k);
         let order = &mut words[..rows * top_k];
         let to = [SharedMut::new(experts), SharedMut::new(weights)];
-        for_each_row(team, rows, LOGIT_VALUES * num_experts, |row| {
+        share_rows(team, rows, LOGIT_VALUES * num_experts, |row| {
             // SAFETY: the pairs of each row are written by one piece.
             let [experts, weights] = to.map(|to| unsafe { to.slice(row * top_k, top_k) });
             let of_row = routing.weights(&logits[row * num_experts..][..num_experts]);

@@ -184,9 +184,13 @@ fn experts<D: BiasAct>(device: &D, values: usize) {
     }
 }
 
-/// The weights of those experts that a row has.
+/// The weights of those experts that a row has; NaN where the greatest logit is infinite.
 pub(super) fn routed(logits: &[f32], top_k: usize) -> Vec<Option<f64>> {
-    let weights = twin::softmax(&logits.iter().map(|&logit| logit.into()).collect::<Vec<f64>>());
+    let greatest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weights = match greatest.is_infinite() {
+        true => vec![f64::NAN; logits.len()],
+        false => twin::softmax(&logits.iter().map(|&logit| logit.into()).collect::<Vec<f64>>()),
+    };
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
     let mut routed = vec![None; logits.len()];

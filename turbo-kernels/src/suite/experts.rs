@@ -19,7 +19,7 @@ const GELU: Activation = Activation::GeluErf;
 pub fn experts<D: Gemm>(device: &D) {
     for (num_experts, top_k) in [(1, 1), (3, 2), (8, 2), (5, 5)] {
         for sizes in [(1, 33, 24, 33), (7, 16, 1, 5), (61, 37, 17, 40), (0, 8, 8, 8)] {
-            for router in [Router::Any, Router::SameForAll, Router::Undecided] {
+            for router in Router::ALL {
                 Layer::new(device, DType::F32, Routing { num_experts, top_k }, sizes, router)
                     .matches_the_textbook();
             }
@@ -46,10 +46,9 @@ where
         ((4, 2), (40, 16, 3072, 32)),
         ((64, 64), (9, 8, 3, 8)),
     ];
-    let routers = [Router::Any, Router::SameForAll, Router::Undecided, Router::Broken];
     for dtype in DType::ALL {
         for ((num_experts, top_k), sizes) in cases {
-            for router in routers {
+            for router in Router::ALL {
                 Layer::new(device, dtype, Routing { num_experts, top_k }, sizes, router)
                     .matches_its_parts(&link);
             }
@@ -71,6 +70,8 @@ enum Router {
 }
 
 impl Router {
+    const ALL: [Router; 4] = [Router::Any, Router::SameForAll, Router::Undecided, Router::Broken];
+
     fn logits(self, mut any: Vec<f32>, num_experts: usize) -> Vec<f32> {
         for (row, logits) in any.chunks_mut(num_experts).enumerate() {
             match (self, row % 12) {
