@@ -254,31 +254,16 @@ impl Sizes {
             tensors.norm(&format!("{name}.norm1"), hidden);
             tensors.norm(&format!("{name}.norm2"), hidden);
         }
-        let config = json!({
-            "model_type": "nomic_bert",
-            "architectures": ["NomicBertModel"],
-            "n_embd": hidden,
-            "n_layer": self.layers,
-            "n_head": self.heads,
-            "n_inner": wide,
-            "n_positions": self.positions,
+        let own = json!({
             "activation_function": "swiglu",
-            "vocab_size": self.vocab,
             "type_vocab_size": 2,
             "layer_norm_epsilon": 1e-12,
-            "rotary_emb_fraction": 1.0,
             "rotary_emb_base": 1000,
-            "rotary_emb_interleaved": false,
-            "rotary_scaling_factor": null,
             "qkv_proj_bias": false,
             "mlp_fc1_bias": false,
             "mlp_fc2_bias": false,
-            "prenorm": false,
-            "parallel_block": false,
-            "use_rms_norm": false,
-            "causal": false,
         });
-        Shape { config, dtype: Dtype::F32, tensors: tensors.0 }
+        self.nomic_shape(own, tensors)
     }
 
     pub(super) fn nomic_with_experts(&self) -> Shape {
@@ -306,17 +291,9 @@ impl Sizes {
             tensors.norm(&format!("{name}.norm1"), hidden);
             tensors.norm(&format!("{name}.norm2"), hidden);
         }
-        let config = json!({
-            "model_type": "nomic_bert",
-            "architectures": ["NomicBertModel"],
-            "n_embd": hidden,
-            "n_layer": self.layers,
-            "n_head": self.heads,
-            "n_inner": wide,
-            "n_positions": self.positions,
+        let own = json!({
             "max_trained_positions": self.positions,
             "activation_function": "gelu",
-            "vocab_size": self.vocab,
             "type_vocab_size": 1,
             "pad_token_id": 1,
             "layer_norm_epsilon": 1e-5,
@@ -326,19 +303,35 @@ impl Sizes {
             "num_experts": EXPERTS,
             "num_shared_experts": 0,
             "expert_choice_router": false,
-            "rotary_emb_fraction": 1.0,
             "rotary_emb_base": 10000,
-            "rotary_emb_interleaved": false,
             "rotary_emb_scale_base": null,
-            "rotary_scaling_factor": null,
             "qkv_proj_bias": true,
             "mlp_fc1_bias": true,
             "mlp_fc2_bias": true,
+        });
+        self.nomic_shape(own, tensors)
+    }
+
+    /// What both versions of Nomic BERT say alike, and what one says itself.
+    fn nomic_shape(&self, own: Value, tensors: Tensors) -> Shape {
+        let mut config = json!({
+            "model_type": "nomic_bert",
+            "architectures": ["NomicBertModel"],
+            "n_embd": self.hidden,
+            "n_layer": self.layers,
+            "n_head": self.heads,
+            "n_inner": self.wide,
+            "n_positions": self.positions,
+            "vocab_size": self.vocab,
+            "rotary_emb_fraction": 1.0,
+            "rotary_emb_interleaved": false,
+            "rotary_scaling_factor": null,
             "prenorm": false,
             "parallel_block": false,
             "use_rms_norm": false,
             "causal": false,
         });
+        merge(&mut config, own);
         Shape { config, dtype: Dtype::F32, tensors: tensors.0 }
     }
 
