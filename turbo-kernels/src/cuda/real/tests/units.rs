@@ -82,9 +82,9 @@ fn all_device_code_compiles() {
             assert!(cubin.starts_with(b"\x7fELF"), "{}", module.name);
         }
     };
-    // some dozen files at half a second each
+    // some dozen files at some seconds each; 8.6 and 8.9 compile what 8.0 does, by the same instructions
     thread::scope(|scope| {
-        for capability in [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)] {
+        for capability in [(8, 0), (9, 0), (10, 0), (12, 0)] {
             scope.spawn(move || compile_all(capability));
         }
     });
