@@ -173,8 +173,9 @@ impl<'a, I: ExactSizeIterator<Item = Tile<'a>> + Clone, E: Finish> FormatKernel 
             let bias = self.finish.bias().map(|bias| &bias[first..]);
             let mut share = Share::of_first::<S>(words);
             let mut next = Share { from: words.as_ptr().wrapping_add(whole.len()), advance };
-            for tile in self.tiles.clone() {
-                let met = self.finish.meets(tile, first);
+            let last = self.tiles.len().saturating_sub(1);
+            for (number, tile) in self.tiles.clone().enumerate() {
+                let met = MetAhead::new(self.finish.meets(tile, first), number == last);
                 let next_rows = panel == 0 && matches!(tile.order, Order::Rows { .. });
                 let columns = Panel { words, ahead: Ahead { share, met, met_per_run, next_rows } };
                 let place = self.finish.place(tile, first, panel_width::<S>());
@@ -203,7 +204,8 @@ impl<'a> Panel<'a> {
     /// A panel that caches hold.
     pub(crate) fn cached(words: &'a [f32]) -> Panel<'a> {
         let share = Share { from: words.as_ptr(), advance: 0 };
-        Panel { words, ahead: Ahead { share, met: Met::NOTHING, met_per_run: 0, next_rows: false } }
+        let met = MetAhead::new(Met::NOTHING, false);
+        Panel { words, ahead: Ahead { share, met, met_per_run: 0, next_rows: false } }
     }
 }
 
@@ -268,8 +270,7 @@ impl Met {
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     share: Share,
-    /// What is left of it.
-    met: Met,
+    met: MetAhead,
     /// Rows that are prefetched with a run of `k`.
     met_per_run: usize,
     /// Whether the rows that lie behind those of the tile are prefetched too.
@@ -291,16 +292,69 @@ impl Ahead {
     /// Prefetches the rows of [`Met`] that go with the next run of `k`, as far as there are any.
     #[inline(always)]
     pub(super) fn ask_for_met<S: Simd>(&mut self, s: S) {
-        for _ in 0..self.met_per_run.min(self.met.rows) {
-            for line in (0..panel_width::<S>()).step_by(LINE / size_of::<f32>()) {
-                s.prefetch_to_write(self.met.to.wrapping_add(line));
-                if let Some(added) = self.met.added {
+        for _ in 0..self.met_per_run.min(self.met.left()) {
+            let start = self.met.next_row() * self.met.of.stride;
+            for line in (start..start + panel_width::<S>()).step_by(LINE / size_of::<f32>()) {
+                s.prefetch_to_write(self.met.of.to.wrapping_add(line));
+                if let Some(added) = self.met.of.added {
                     s.prefetch(added.wrapping_add(line));
                 }
             }
-            self.met.to = self.met.to.wrapping_add(self.met.stride);
-            self.met.added = self.met.added.map(|added| added.wrapping_add(self.met.stride));
-            self.met.rows -= 1;
+        }
+    }
+}
+
+/// The rows of [`Met`] in the order in which they are prefetched.
+///
+/// A processor that sees addresses at equal distances prefetches on by itself, some 16 rows far. Those of the next tile are
+/// welcome: without them products of f32 take 0.3 % more time. Behind the last tile of a thread lie rows that another thread
+/// writes, which then has to fetch its own lines back. So there the second row of each two comes first. On a Zen 4 server
+/// whose two cores share no cache, the other thread takes 1 to 2 % more time than the first one for 64 rows times
+/// 768 × 768, and took 5.
+#[derive(Clone, Copy)]
+struct MetAhead {
+    of: Met,
+    /// Rows that have been prefetched.
+    done: usize,
+    /// Whether the rows of each two are swapped.
+    swaps: bool,
+}
+
+impl MetAhead {
+    #[inline(always)]
+    fn new(of: Met, last_tile: bool) -> MetAhead {
+        MetAhead { of, done: 0, swaps: last_tile }
+    }
+
+    #[inline(always)]
+    fn left(&self) -> usize {
+        self.of.rows - self.done
+    }
+
+    /// The next row, if one is left.
+    #[inline(always)]
+    fn next_row(&mut self) -> usize {
+        let (row, other) = (self.done, self.done ^ usize::from(self.swaps));
+        self.done += 1;
+        // the last row of an odd number has no other
+        if other < self.of.rows { other } else { row }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_row_that_results_meet_is_asked_for_once() {
+        for (rows, last_tile) in (0..=MOST_ROWS).flat_map(|rows| [(rows, false), (rows, true)]) {
+            let mut met = MetAhead::new(Met { rows, ..Met::NOTHING }, last_tile);
+            let mut asked: Vec<usize> = (0..rows).map(|_| met.next_row()).collect();
+            assert_eq!(met.left(), 0);
+            let even = |three: &[usize]| three[1].wrapping_sub(three[0]) == three[2].wrapping_sub(three[1]);
+            assert_eq!(asked.windows(3).any(even), !last_tile && rows > 2, "{asked:?}");
+            asked.sort_unstable();
+            assert!(asked.iter().copied().eq(0..rows));
         }
     }
 }
