@@ -1,10 +1,10 @@
 //! An encoder layer of BERT-base, operation by operation, told apart by how far from each other the two cores are.
 //!
 //! `cargo bench -p turbo-kernels --bench layer`; words after `--` are numbers of tokens (`128 200`). Twelve layers with
-//! weights of their own follow each other, as in the model. The hypervisor of a virtual machine moves its cores: where a
-//! cache line takes [`FAR`] or longer to the other core and back, they share no cache. Runs of twelve layers during which
-//! the cores were moved are left out. Times are medians, percentages the shares of the
-//! multiply-add peak of the dtype of the weights; attention of int8 is in bf16, as in the model.
+//! weights of their own follow each other, as in the model. The hypervisor of a virtual machine moves its cores: where
+//! a cache line takes [`FAR`] or longer to the other core and back, they share no cache. Runs of twelve layers during
+//! which the cores were moved are left out. Times are medians, percentages the shares of the multiply-add peak of the
+//! dtype of the weights; attention of int8 is in bf16, as in the model.
 
 use std::{
     array::from_fn,
