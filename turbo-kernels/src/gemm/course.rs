@@ -10,13 +10,14 @@
 //! wait for earlier ones only, so some thread always makes progress.
 //!
 //! Where there are rows enough, each thread has groups of its own, a track, and what one stage leaves in its caches is
-//! there for the next. A thread that is through helps on the other tracks.
+//! there for the next. A thread that is through helps on the other tracks, as far as the
+//! course says.
 //!
 //! Where several threads share a track, which piece of its stage a claim stands for depends on the thread: each has a
 //! run of neighbours, and takes from the far end of the others' when it is through. Panels that follow each other in
 //! memory are so read by one thread, whose prefetches reach into what it reads next.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
 use crate::device::{Team, look};
 
@@ -89,6 +90,8 @@ pub(crate) struct Course<const STAGES: usize> {
     pub(crate) stages: [Stage; STAGES],
     /// Which stage has no room for more than one group, if one has not.
     pub(crate) one_room: Option<OneRoom>,
+    /// So many of the last pieces of a track are left to those whose track it is.
+    pub(crate) left_to_owners: usize,
 }
 
 impl<const STAGES: usize> Course<STAGES> {
@@ -110,22 +113,27 @@ impl<const STAGES: usize> Course<STAGES> {
         team.for_each_piece(if workers > 1 { team.threads() } else { workers }, |thread, _| {
             let share = thread % shares.len();
             let own = share * self.tracks / shares.len();
-            for track in (own..self.tracks).chain(0..own) {
-                self.follow(track, &tracks[track], shares, share, |piece| work(thread, piece));
+            tracks[own].has_owner.store(true, Relaxed);
+            for number in (own..self.tracks).chain(0..own) {
+                let track = &tracks[number];
+                // an owner follows its track to the end; one that does not come leaves it to whoever helps
+                let helps = number != own && track.has_owner.load(Relaxed);
+                let left = if helps { self.left_to_owners } else { 0 };
+                self.follow((number, left), track, shares, share, |piece| work(thread, piece));
             }
         });
     }
 
-    /// Works on a track until nothing of it is unclaimed.
+    /// Works on a track until no more than `left` claims are left of it.
     fn follow(
         &self,
-        number: usize,
+        (number, left): (usize, usize),
         track: &Track<STAGES>,
         shares: &[Share<STAGES>],
         own: usize,
         work: impl Fn(Piece),
     ) {
-        while track.claims.load(Relaxed) < self.count() {
+        while track.claims.load(Relaxed) + left < self.count() {
             let Some(claim) = self.claim(number, track.claims.fetch_add(1, Relaxed)) else { continue };
             self.wait(&track.done, claim);
             let piece = self.piece(claim, shares, own);
@@ -219,13 +227,15 @@ impl<const STAGES: usize> Course<STAGES> {
 #[repr(align(128))]
 struct Track<const STAGES: usize> {
     claims: AtomicUsize,
+    /// Whether a thread whose track it is has come.
+    has_owner: AtomicBool,
     done: [Done<STAGES>; RING],
 }
 
 impl<const STAGES: usize> Track<STAGES> {
     const fn new() -> Self {
         let done = [const { Done([const { AtomicUsize::new(0) }; STAGES]) }; RING];
-        Track { claims: AtomicUsize::new(0), done }
+        Track { claims: AtomicUsize::new(0), has_owner: AtomicBool::new(false), done }
     }
 }
 
@@ -308,7 +318,7 @@ mod tests {
             groups in 0..9usize, pieces in prop::array::uniform4(0..5usize),
         ) {
             prop_assume!(pieces.iter().sum::<usize>() > 0);
-            let course = Course { tracks: 1, groups, stages: pieces.map(Stage::shared), one_room: None };
+            let course = Course { tracks: 1, groups, stages: pieces.map(Stage::shared), one_room: None, left_to_owners: 0 };
             let all: Vec<Piece> = (0..course.count()).filter_map(|number| course.claim(0, number)).collect();
             prop_assert_eq!(all.len(), groups * pieces.iter().sum::<usize>());
             for (at, piece) in all.iter().enumerate() {
@@ -326,6 +336,7 @@ mod tests {
         fn stages_wait_for_the_stages_before(
             threads in 1..5usize, tracks in 1..5usize, groups in 0..9usize,
             shared in prop::array::uniform3(0..4usize), free in prop::array::uniform3(0..3usize),
+            left_to_owners in 0..9usize,
         ) {
             let stages = [0, 1, 2].map(|i| Stage { shared: shared[i], free: free[i] });
             let pieces = stages.map(|stage| stage.pieces());
@@ -334,7 +345,7 @@ mod tests {
             let seen = Mutex::new(HashSet::new());
             let tracks = tracks.min(threads);
             let one_room = Some(OneRoom { writer: 1, last_reader: 2 }).filter(|_| pieces[1] > 0);
-            let course = Course { tracks, groups, stages, one_room };
+            let course = Course { tracks, groups, stages, one_room, left_to_owners };
             course.run(&mut team, |_, Piece { group, stage, index }| {
                 let before = {
                     let seen = seen.lock().unwrap();
@@ -363,7 +374,13 @@ mod tests {
 
     #[test]
     fn each_thread_has_neighbours_of_its_own() {
-        let course = Course { tracks: 1, groups: 7, stages: [Stage { shared: 10, free: 2 }], one_room: None };
+        let course = Course {
+            tracks: 1,
+            groups: 7,
+            stages: [Stage { shared: 10, free: 2 }],
+            one_room: None,
+            left_to_owners: 0,
+        };
         let shares = [const { Share::new() }; 2];
         for number in 0..course.groups {
             // thread 0 is called away for a while
@@ -375,7 +392,8 @@ mod tests {
 
     #[test]
     fn who_helps_on_a_track_takes_from_its_far_end() {
-        let course = Course { tracks: 2, groups: 1, stages: [Stage::shared(4)], one_room: None };
+        let course =
+            Course { tracks: 2, groups: 1, stages: [Stage::shared(4)], one_room: None, left_to_owners: 0 };
         let shares = [const { Share::new() }; 2];
         assert_eq!(pieces(course, &shares, Group { track: 0, number: 0 }, &[0, 0, 0, 0]), [0, 1, 2, 3]);
         assert_eq!(pieces(course, &shares, Group { track: 1, number: 0 }, &[1, 0, 1, 0]), [0, 3, 1, 2]);
@@ -386,10 +404,38 @@ mod tests {
     }
 
     #[test]
+    fn who_helps_leaves_the_last_pieces_to_an_owner_that_has_come() {
+        let (pieces, left_to_owners) = (20, 4);
+        let stages = [Stage::default(), Stage::shared(pieces)];
+        let course = Course { tracks: 2, groups: 1, stages, one_room: None, left_to_owners };
+        let done = [const { AtomicUsize::new(0) }; 2];
+        let worker_has_come = AtomicBool::new(false);
+        // all of its own, and of the other track what is neither claimed by its owner nor left to it
+        let by_caller = 2 * pieces - 1 - left_to_owners;
+        let mut team = Team::new(NonZeroUsize::new(2).unwrap()).unwrap();
+        course.run(&mut team, |thread, _| {
+            worker_has_come.fetch_or(thread == 1, Relaxed);
+            while thread == 0 && !worker_has_come.load(Relaxed)
+                || thread == 1 && done[0].load(Relaxed) < by_caller
+            {
+                yield_now();
+            }
+            done[thread].fetch_add(1, Relaxed);
+        });
+        assert_eq!(done.map(AtomicUsize::into_inner), [by_caller, 1 + left_to_owners]);
+    }
+
+    #[test]
     fn a_panic_hangs_nobody() {
         for (threads, tracks) in [(1, 1), (2, 1), (3, 1), (3, 2), (3, 3)] {
             let mut team = Team::new(NonZeroUsize::new(threads).unwrap()).unwrap();
-            let course = Course { tracks, groups: 5, stages: [2, 3, 1].map(Stage::shared), one_room: None };
+            let course = Course {
+                tracks,
+                groups: 5,
+                stages: [2, 3, 1].map(Stage::shared),
+                one_room: None,
+                left_to_owners: 0,
+            };
             let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 course.run(&mut team, |_, piece| assert!(piece.stage != 1, "a bad piece"));
             }));

@@ -174,8 +174,8 @@ fn product(
         // what is packed takes the place of what was packed before it when that has been multiplied
         _ => (slots == 1).then_some(OneRoom { writer: PACK, last_reader: MULTIPLY }),
     };
-    let course =
-        Course { tracks: groups.tracks(), groups: groups.count() * blocks.count(), stages, one_room };
+    let (tracks, groups_of_track) = (groups.tracks(), groups.count() * blocks.count());
+    let course = Course { tracks, groups: groups_of_track, stages, one_room, left_to_owners: 0 };
     course.run(team, |_, Piece { group, stage, index }| {
         let (group, block) = blocks.of_group(group);
         match stage {
@@ -213,7 +213,7 @@ pub(super) fn product_in_order(
     stages[MULTIPLY] = cut.stage();
     for number in 0..groups.count() {
         let group = Group { track: 0, number };
-        Course { tracks: 1, groups: 1, stages, one_room: None }.run(
+        Course { tracks: 1, groups: 1, stages, one_room: None, left_to_owners: 0 }.run(
             team,
             |_, Piece { stage, index, .. }| match stage {
                 // SAFETY: a piece has its own rows, and the groups before are done.

@@ -161,6 +161,12 @@ impl Groups {
         self.tiles_per_group * self.tile_rows
     }
 
+    /// Rows between what two tracks write as rows, for caches: processors prefetch on behind the rows of one thread, and
+    /// would take those of the other.
+    pub(crate) fn rows_apart(&self) -> usize {
+        self.tile_rows
+    }
+
     /// Rows of the largest group.
     pub(crate) fn most_rows(&self) -> usize {
         self.tiles_per_group * self.tiles.most_rows()
