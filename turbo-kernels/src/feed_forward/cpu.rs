@@ -107,10 +107,12 @@ impl Cutting {
         let tile_rows = up.tile_rows().min(down.tile_rows());
         let (groups, blocks) = Groups::in_blocks(rows, tile_rows, row_words, (blocks, block_words), threads);
         let whole = Blocks::whole(up.in_features());
+        let apart = groups.rows_apart();
+        let rows_between = groups.tracks() * (groups.room_rows() + apart) - apart;
         let scratch = [
             ProductRows::words(groups, whole, up, RING),
             ProductRows::ring_words(groups, blocks, down, 1),
-            groups.tracks() * (groups.room_rows() + groups.rows_apart()) * between.row_words(up),
+            rows_between * between.row_words(up),
         ];
         Cutting { between, groups, blocks, whole, scratch }
     }
@@ -148,7 +150,7 @@ impl<'a> Work<'a> {
         let (for_hidden, for_raw) = rest.split_at_mut(for_hidden);
         let (values, width) = (SharedMut::new(for_raw), layer.up.out_features());
         let out = SharedMut::new(out);
-        // nobody takes the last panels of a thread that has rows of its own
+        // a thread that has rows of its own is left their last panels
         let cut = if groups.tracks() == threads { Cut::of_panels } else { Cut::new };
         Work {
             isa,

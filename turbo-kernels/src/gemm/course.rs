@@ -305,7 +305,13 @@ fn wait_for(count: &AtomicUsize, target: usize) {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::HashSet, num::NonZeroUsize, sync::Mutex, thread::yield_now};
+    use std::{
+        collections::HashSet,
+        num::NonZeroUsize,
+        sync::Mutex,
+        thread::yield_now,
+        time::{Duration, Instant},
+    };
 
     use proptest::prelude::*;
 
@@ -413,11 +419,14 @@ mod tests {
         // all of its own, and of the other track what is neither claimed by its owner nor left to it
         let by_caller = 2 * pieces - 1 - left_to_owners;
         let mut team = Team::new(NonZeroUsize::new(2).unwrap()).unwrap();
+        let begin = Instant::now();
         course.run(&mut team, |thread, _| {
-            worker_has_come.fetch_or(thread == 1, Relaxed);
-            while thread == 0 && !worker_has_come.load(Relaxed)
-                || thread == 1 && done[0].load(Relaxed) < by_caller
-            {
+            worker_has_come.fetch_or(thread == 1, Release);
+            let waits = || match thread {
+                0 => !worker_has_come.load(Acquire),
+                _ => done[0].load(Relaxed) < by_caller,
+            };
+            while waits() && begin.elapsed() < Duration::from_secs(60) {
                 yield_now();
             }
             done[thread].fetch_add(1, Relaxed);
