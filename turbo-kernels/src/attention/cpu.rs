@@ -1,4 +1,4 @@
-//! Attention on the CPU: the batch is cut into pieces of some heads and a run of rows, claimed as threads are free.
+//! Attention on the CPU: the batch is cut into pieces of some heads and a run of rows, which threads share.
 
 use std::ops::Range;
 
@@ -44,8 +44,7 @@ impl Attention for Cpu {
             return Ok(());
         }
         let num_heads = shape.num_heads;
-        let threads = queue.threads();
-        let cut = AttentionCut::new(sequences, shape, threads);
+        let cut = AttentionCut::new(sequences, shape, queue.threads());
         let most_rows = sequences.most_rows();
         let spread = bias.map_or(0, |bias| Biases::values(&bias, num_heads, most_rows));
         let prepare = |spread| bias.map(|bias| Biases::new(&bias, num_heads, most_rows, spread));
@@ -58,15 +57,12 @@ impl Attention for Cpu {
             spread,
             prepare,
             |piece, scratch, bias| {
-                // from the last run to the first: under a causal mask those are the longest, and no thread should begin
-                // one of them when the others are done
-                let (run, part) = (cut.run(cut.runs - 1 - piece / parts), piece % parts);
+                let (run, part) = (cut.run(piece / parts), piece % parts);
                 let heads = part * cut.heads..num_heads.min((part + 1) * cut.heads);
-                // threads take turns as a rule, so a thread's next piece begins as many pieces behind as there are threads
-                let behind = Some(heads.start + threads * cut.heads).filter(|&head| head < num_heads);
-                for head in heads.clone() {
-                    let is_first = head == heads.start;
-                    let next = if head + 1 < heads.end { Some(head + 1) } else { behind };
+                // a thread's next piece is the one before, so heads follow each other across pieces
+                for head in heads.clone().rev() {
+                    let is_first = head + 1 == heads.end;
+                    let next = head.checked_sub(1);
                     let head = Head { shape, head, q, k, v, bias: *bias, is_first, next, out };
                     let piece = HeadPiece { head, sequences, run: run.clone(), scratch: &mut *scratch };
                     match shape.dtype {

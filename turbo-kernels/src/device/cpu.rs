@@ -12,7 +12,8 @@ use std::{
 };
 
 use super::{
-    CpuBlock, Device, DeviceError, Element, Helpers, SharedMut, Slabs, Span, block,
+    Course, CpuBlock, Device, DeviceError, Element, Helpers, MOST_TRACKS, Piece, SharedMut, Slabs, Span,
+    Stage, block,
     team::{Team, look},
 };
 use crate::{
@@ -164,7 +165,11 @@ impl CpuQueue {
         self.shared.bytes() + self.scratch.iter().map(CpuBlock::bytes).sum::<usize>()
     }
 
-    /// Calls `work(piece, scratch)` once for every piece in `0..pieces`, shared by the threads as they are free.
+    /// Calls `work(piece, scratch)` once for every piece in `0..pieces`, shared by the threads.
+    ///
+    /// Each thread has a run of neighbours, as with every operator, so it finds the rows of its pieces in its own caches. It
+    /// begins with the last one, which it has probably used last, and under a causal mask is the longest; who is through
+    /// takes the first ones of others.
     ///
     /// `scratch` is `scratch_values` f32 of the thread, with whatever the last piece left in them. Choose pieces of
     /// some ten microseconds: one piece runs on the caller alone, and what is smaller than waking a thread should
@@ -198,7 +203,13 @@ impl CpuQueue {
         self.reserve_shared(shared_values)?;
         let prepared = prepare(self.shared.view_mut(0, shared_values)?);
         let scratch = SharedMut::new(&mut self.scratch);
-        self.team.for_each_piece(pieces, |thread, piece| {
+        let tracks = pieces.clamp(1, self.team.threads().min(MOST_TRACKS));
+        let stages = [Stage::default(), Stage::shared(pieces.div_ceil(tracks))];
+        let course = Course { tracks, groups: 1, stages, one_room: None, left_to_owners: 0 };
+        course.run(&mut self.team, |thread, Piece { group, index, .. }| {
+            let [start, end] = [0, 1].map(|next| pieces * (group.track + next) / tracks);
+            // some tracks have a piece less
+            let Some(piece) = (start..end).rev().nth(index) else { return };
             // SAFETY: each thread of the team has its own number and does one piece at a time.
             let own = unsafe { scratch.slice(thread, 1) };
             let own = own[0].view_mut(0, scratch_values).expect("room for it was reserved");
@@ -208,7 +219,7 @@ impl CpuQueue {
     }
 
     /// Cuts `out` into chunks of `chunk_len` values (the last may be shorter) and calls `work(index, chunk, scratch)`
-    /// once for each, shared by the threads as they are free.
+    /// once for each, shared by the threads as by [`CpuQueue::for_each_piece`].
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`] when the scratch had to grow.
@@ -346,6 +357,8 @@ fn copy<T: Element>(from: &[T], to: &mut [T]) -> Result<(), DeviceError> {
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::HashSet, sync::Mutex};
+
     use super::*;
 
     fn cpu(threads: usize) -> Cpu {
@@ -421,6 +434,40 @@ mod tests {
                 })
                 .unwrap();
             assert!(out.iter().enumerate().all(|(i, v)| *v == i as f32));
+        }
+    }
+
+    #[test]
+    fn each_thread_takes_its_own_pieces_from_the_last_to_the_first() {
+        let mut queue = cpu(2).queue().unwrap();
+        for pieces in [2, 7, 8, 100] {
+            let taken = Mutex::new(Vec::new());
+            let begin = Instant::now();
+            queue
+                .for_each_piece(pieces, 0, |piece, _| {
+                    taken.lock().unwrap().push((thread::current().id(), piece));
+                    // nobody is through before everybody has come
+                    let threads =
+                        || taken.lock().unwrap().iter().map(|(id, _)| *id).collect::<HashSet<_>>().len();
+                    while threads() < 2 && begin.elapsed() < Duration::from_secs(60) {
+                        thread::yield_now();
+                    }
+                })
+                .unwrap();
+            let taken = taken.into_inner().unwrap();
+            let caller = thread::current().id();
+            for (own, is_caller) in [(0..pieces / 2, true), (pieces / 2..pieces, false)] {
+                let of_owner: Vec<usize> = taken
+                    .iter()
+                    .filter(|(id, piece)| (*id == caller) == is_caller && own.contains(piece))
+                    .map(|(_, piece)| *piece)
+                    .collect();
+                assert!(of_owner.iter().rev().is_sorted(), "{pieces}: {taken:?}");
+                assert_eq!(of_owner.first().copied(), own.last(), "{pieces}: {taken:?}");
+            }
+            let mut all: Vec<usize> = taken.into_iter().map(|(_, piece)| piece).collect();
+            all.sort_unstable();
+            assert_eq!(all, (0..pieces).collect::<Vec<_>>());
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod block;
 mod cores;
+mod course;
 mod cpu;
 mod float;
 mod helpers;
@@ -16,6 +17,7 @@ use std::fmt::Debug;
 pub use block::CpuBlock;
 #[cfg(test)]
 pub(crate) use block::split;
+pub(crate) use course::{Course, Group, MOST_TRACKS, OneRoom, Piece, RING, Stage};
 pub use cpu::{Cpu, CpuOptions, CpuQueue};
 pub use float::Float;
 pub(crate) use helpers::Helpers;

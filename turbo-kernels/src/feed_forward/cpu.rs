@@ -13,11 +13,10 @@ use super::{FeedForward, Hidden};
 use crate::{
     Activation, Epilogue, KernelError,
     bias_act::{self, Accuracy, with_activation},
-    device::{Cpu, CpuQueue, SharedMut, Team},
+    device::{Course, Cpu, CpuQueue, Group, OneRoom, Piece, RING, SharedMut, Stage, Team},
     gemm::{
-        Block, Blocks, Course, Cut, Finish, Format, FormatKernel, Group, Groups, Halves, Met, OneRoom,
-        PackedWeight, Panels, Piece, Place, ProductRows, RING, RUN, Stage, Store, Tile, activate,
-        activate_in_place, features, panel_width, row_of,
+        Block, Blocks, Cut, Finish, Format, FormatKernel, Groups, Halves, Met, PackedWeight, Panels, Place,
+        ProductRows, RUN, Store, Tile, activate, activate_in_place, features, panel_width, row_of,
     },
     norm::NormGroup,
     simd::{Kernel, Simd, SupportedIsa},

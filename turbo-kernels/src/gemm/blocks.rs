@@ -5,7 +5,8 @@
 
 use std::ops::Range;
 
-use super::{RUN, course::Group};
+use super::RUN;
+use crate::device::Group;
 
 /// What the length of a block is a multiple of: whole runs of every format that can be cut, whole panels of every
 /// instruction set.

@@ -16,7 +16,6 @@
 use super::{
     Epilogue, Gemm,
     blocks::Blocks,
-    course::{Course, Group, OneRoom, Piece, Stage},
     finish::Store,
     max_pool,
     pack::PackedWeight,
@@ -25,7 +24,7 @@ use super::{
 };
 use crate::{
     DType, KernelError, Layout,
-    device::{Cpu, CpuQueue, SharedMut},
+    device::{Course, Cpu, CpuQueue, Group, OneRoom, Piece, SharedMut, Stage},
     experts::{self, Experts},
     feed_forward::{self, FeedForward},
     norm::{NormGroup, NormWeights},

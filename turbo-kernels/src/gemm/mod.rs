@@ -3,7 +3,6 @@
 mod at_once;
 mod bf16;
 mod blocks;
-mod course;
 mod cpu;
 #[cfg(any(feature = "cuda", feature = "testing", test))]
 mod cuda;
@@ -23,7 +22,6 @@ mod words;
 
 pub use at_once::products_at_once;
 pub(crate) use blocks::{Block, Blocks};
-pub(crate) use course::{Course, Group, OneRoom, Piece, RING, Stage};
 pub(crate) use cpu::{features, row_of};
 #[cfg(any(feature = "cuda", feature = "testing", test))]
 pub use cuda::CudaWeight;

@@ -6,12 +6,14 @@ use std::ops::Range;
 use super::{
     PackedWeight,
     blocks::{Block, Blocks},
-    course::{Group, MOST_TRACKS, RING, Stage},
     format::{Format, FormatKernel},
     pack::{EvenTiles, MOST_ROWS},
     tile::{Finish, Order, Tile, TileRows, Tiles},
 };
-use crate::{device::SharedMut, simd::Simd};
+use crate::{
+    device::{Group, MOST_TRACKS, RING, SharedMut, Stage},
+    simd::Simd,
+};
 
 /// Rows of the groups that are alive at once: half of a second-level cache, the rest is for panels.
 const ALIVE_BYTES: usize = 512 << 10;

@@ -1,4 +1,4 @@
-//! The order in which the pieces of a product, or of several that follow each other, are claimed.
+//! The order in which the pieces of an operator are claimed: of one step, or of several that follow each other.
 //!
 //! ```text
 //! pack 0 │ multiply 0 │ pack 1 │ normalise 0 │ multiply 1 │ pack 2 │ normalise 1 │ …
@@ -19,7 +19,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
-use crate::device::{Team, look};
+use super::team::{Team, look};
 
 /// Groups whose intermediate results are alive at once: the one being finished, the one being worked on, and the next.
 pub(crate) const RING: usize = 3;
@@ -99,8 +99,15 @@ impl<const STAGES: usize> Course<STAGES> {
     /// its own are done in its group, and all of them in the group [`RING`] before; [`Course::one_room`] may say more.
     ///
     /// # Panics
-    /// When `work` panicked, with its payload.
+    /// When `work` panicked, with its payload. When a stage has 2²⁴ pieces or more that are shared out.
     pub(crate) fn run(&self, team: &mut Team, work: impl Fn(usize, Piece) + Sync) {
+        for stage in self.stages {
+            let (shared, most) = (stage.shared as u64, Share::<STAGES>::COUNT);
+            assert!(
+                shared <= most,
+                "a stage of {shared} pieces that are shared out, at most {most} are possible"
+            );
+        }
         debug_assert!(
             self.one_room.is_none_or(|room| self.stages[room.writer].pieces() > 0),
             "who has no pieces does not wait"
