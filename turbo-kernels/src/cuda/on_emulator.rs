@@ -14,7 +14,7 @@ pub(crate) fn orders() -> &'static [Order] {
 }
 
 /// Calls a function that is generic over the device with an emulated GPU of each type of floats, in each of [`orders`];
-/// where a process looks at which memory is touched without bf16, which touches the same as f16.
+/// bf16 in the last of them alone, as its kernels wait for each other and touch memory where those of f16 do.
 /// Without a C++ compiler it says so and does nothing.
 macro_rules! on_every_emulator {
     ($check:path) => {
@@ -23,7 +23,7 @@ macro_rules! on_every_emulator {
             let device = $crate::cuda::Cuda::<f32>::new(std::sync::Arc::new(emulator), Default::default());
             $check(&device);
             $check(&device.with_float::<half::f16>());
-            if !$crate::cuda::emulator::is_sanitized() {
+            if matches!(order, $crate::cuda::emulator::Order::Seeded(_)) {
                 $check(&device.with_float::<half::bf16>());
             }
         }

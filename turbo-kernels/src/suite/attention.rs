@@ -387,9 +387,12 @@ impl Case<'_> {
             })
             .collect();
         let weights = twin::softmax(&scores.iter().map(|s| s.value).collect::<Vec<_>>());
-        let out = (0..self.head_dim)
-            .map(|j| keys.iter().zip(&weights).map(|(&key, w)| w * f64::from(part(2, key, kv_head)[j])).sum())
-            .collect();
+        let mut out = vec![0.0; self.head_dim];
+        for (&key, weight) in keys.iter().zip(&weights) {
+            for (sum, &value) in out.iter_mut().zip(part(2, key, kv_head)) {
+                *sum += weight * f64::from(value);
+            }
+        }
         // A score errs by head_dim roundings of its magnitude (and the maximum as well), which is a relative error of
         // its exponential; normaliser and weighted sum add a rounding per key, each of at most the largest value.
         let magnitude = scores.iter().map(|s| s.magnitude).fold(0.0, f64::max);

@@ -37,23 +37,24 @@ pub fn feed_forward<D: Gemm>(device: &D) {
 /// # Panics
 /// When a value has other bits.
 pub fn feed_forward_is_its_parts<D: Gemm<Float = f32> + Norm + BiasAct>(device: &D) {
-    for hidden in [Activation::GeluErf, Activation::Relu, Activation::GeluTanh]
-        .map(Hidden::Activation)
-        .into_iter()
-        .chain([Hidden::Gate(Activation::Silu)])
-    {
-        // the wide ones take several groups of rows, one after another and side by side, the widest in blocks
-        let sizes = [
-            (1, 65, 130),
-            (2, 37, 101),
-            (29, 96, 384),
-            (200, 64, 777),
-            (90, 32, 3072),
-            (400, 16, 3072),
-            (150, 64, 4100),
-        ];
-        for (dtype, (rows, size, wide)) in
-            DType::ALL.into_iter().flat_map(|dtype| sizes.map(|size| (dtype, size)))
+    // the wide ones take several groups of rows, one after another and side by side, the widest in blocks
+    let sizes = [
+        (29, 96, 384),
+        (1, 65, 130),
+        (2, 37, 101),
+        (200, 64, 777),
+        (90, 32, 3072),
+        (400, 16, 3072),
+        (150, 64, 4100),
+    ];
+    let everywhere = [Hidden::Activation(Activation::GeluErf), Hidden::Gate(Activation::Silu)]
+        .map(|hidden| (hidden, &sizes[..]));
+    // which activation it is does not change how rows are cut
+    let once = [Activation::Relu, Activation::GeluTanh]
+        .map(|activation| (Hidden::Activation(activation), &sizes[..1]));
+    for (hidden, sizes) in everywhere.into_iter().chain(once) {
+        for (dtype, &(rows, size, wide)) in
+            DType::ALL.into_iter().flat_map(|dtype| sizes.iter().map(move |size| (dtype, size)))
         {
             let layer = Layer::new(device, dtype, hidden, rows, size, wide);
             for parts in Parts::ALL {
