@@ -9,6 +9,8 @@
 //! product's epilogue writes them in the order in which the second one reads them, where the format packs value by value;
 //! gates, and formats that have to see whole rows, take a stage between.
 
+use std::ops::Range;
+
 use super::{FeedForward, Hidden};
 use crate::{
     Activation, Epilogue, KernelError,
@@ -390,17 +392,17 @@ impl Finish for Put<'_> {
     }
 
     #[inline(always)]
-    fn place(&self, _: Tile<'_>, _: usize, _: usize) -> Option<Place<'_>> {
+    fn place(&self, _: Range<usize>, _: usize, _: usize) -> Option<Place<'_>> {
         None
     }
 
     #[inline(always)]
-    fn meets(&self, _: Tile<'_>, _: usize) -> Met {
+    fn meets(&self, _: Tile, _: usize) -> Met {
         Met::NOTHING
     }
 
     #[inline(always)]
-    fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &mut [f32]) {
+    fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile, first: usize, products: &mut [f32]) {
         let to = self.to.part(tile.index * self.stride, self.stride);
         let (start, end) = self.columns;
         let words_of = |row: usize, column: usize| F::words_of::<S>(tile.rows, row, column - start);

@@ -1,6 +1,6 @@
 //! What becomes of products: stored through an epilogue, or folded into the maximum of their sequence.
 
-use std::{marker::PhantomData, slice};
+use std::{marker::PhantomData, ops::Range, slice};
 
 use super::{
     Epilogue,
@@ -48,10 +48,10 @@ impl<'a> Store<'a> {
         self.activation.is_none()
     }
 
-    /// Where the results of a tile begin, in the panel whose first column is `first`.
+    /// Where the results of a row begin, in the panel whose first column is `first`.
     #[inline(always)]
-    fn start(&self, tile: Tile<'_>, first: usize) -> usize {
-        (tile.first_row - self.first_row) * self.out_features + first
+    fn start(&self, row: usize, first: usize) -> usize {
+        (row - self.first_row) * self.out_features + first
     }
 }
 
@@ -62,18 +62,18 @@ impl Finish for Store<'_> {
     }
 
     #[inline(always)]
-    fn place(&self, tile: Tile<'_>, first: usize, width: usize) -> Option<Place<'_>> {
+    fn place(&self, rows: Range<usize>, first: usize, width: usize) -> Option<Place<'_>> {
         let whole = first + width <= self.out_features;
         (whole && self.activation.is_none()).then(|| {
-            let (start, len) = (self.start(tile, first), (tile.rows - 1) * self.out_features + width);
+            let (start, len) = (self.start(rows.start, first), (rows.len() - 1) * self.out_features + width);
             let residual = self.residual.map(|residual| &residual[start..start + len]);
             Place { values: self.out.part(start, len), residual, stride: self.out_features }
         })
     }
 
     #[inline(always)]
-    fn meets(&self, tile: Tile<'_>, first: usize) -> Met {
-        let start = self.start(tile, first);
+    fn meets(&self, tile: Tile, first: usize) -> Met {
+        let start = self.start(tile.first_row, first);
         Met {
             to: self.out.as_mut_ptr().wrapping_add(start),
             added: self.residual.map(|residual| residual.as_ptr().wrapping_add(start)),
@@ -83,10 +83,10 @@ impl Finish for Store<'_> {
     }
 
     #[inline(always)]
-    fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &mut [f32]) {
+    fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile, first: usize, products: &mut [f32]) {
         let (width, stride) = (panel_width::<S>(), self.out_features);
         let columns = width.min(stride - first);
-        let (start, len) = (self.start(tile, first), (tile.rows - 1) * stride + columns);
+        let (start, len) = (self.start(tile.first_row, first), (tile.rows - 1) * stride + columns);
         let out = self.out.part(start, len);
         let lines = &mut products[..tile.rows * width];
         if let Some(activation) = self.activation {
@@ -219,17 +219,17 @@ impl Finish for KeepGreatest<'_> {
     }
 
     #[inline(always)]
-    fn place(&self, _: Tile<'_>, _: usize, _: usize) -> Option<Place<'_>> {
+    fn place(&self, _: Range<usize>, _: usize, _: usize) -> Option<Place<'_>> {
         None
     }
 
     #[inline(always)]
-    fn meets(&self, _: Tile<'_>, _: usize) -> Met {
+    fn meets(&self, _: Tile, _: usize) -> Met {
         Met::NOTHING
     }
 
     #[inline(always)]
-    fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &mut [f32]) {
+    fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile, first: usize, products: &mut [f32]) {
         let columns = panel_width::<S>().min(self.out_features - first);
         let mut b = self.sequences.of_row(tile.first_row);
         for (row, products) in products.chunks_exact(panel_width::<S>()).take(tile.rows).enumerate() {

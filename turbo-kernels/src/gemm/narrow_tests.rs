@@ -5,13 +5,13 @@ use std::marker::PhantomData;
 use proptest::prelude::*;
 
 use super::{
-    Epilogue, Format, Gemm, Panel, Products, Tile, TileRegisters, TileSizes,
+    Epilogue, Format, Gemm, Panel, Products, Results, TileRegisters, TileRun, TileSizes,
     bf16::Bf16,
     blocks::Block,
     int8::Int8,
     multiply, panel_width,
     test_products::{self, cpus, product},
-    tile::{Order, TileRows},
+    tile::TileRows,
 };
 use crate::{
     Activation, DType, Isa,
@@ -162,15 +162,15 @@ impl<F: Format> Kernel for Once<'_, F> {
         let of_x: Vec<&[f32]> = x.chunks_exact(k).collect();
         // SAFETY: nothing else uses the tile meanwhile.
         F::pack_rows(s, &of_x, &mut unsafe { TileRows::new(SharedMut::new(&mut tile), rows, 0) });
-        let tile = Tile { first_row: 0, rows, index: 0, order: Order::Packed, values: &tile };
+        let tile = TileRun::packed(0, rows, &tile);
         // SAFETY: nothing else multiplies on this thread.
         let (mut bits, mut registers) = (Vec::new(), unsafe { TileRegisters::new(s) });
         for columns in w.chunks(panel_width::<S>() * k) {
             let (mut panel, mut products) = (vec![0.0; F::panel_words::<S>(k)], Products::new());
             F::pack_panel(s, columns, k, &mut panel);
-            let (panel, place) = (Panel::cached(&panel), products.place::<S>());
+            let (panel, results) = (Panel::cached(&panel), Results::of_one(products.place::<S>()));
             // SAFETY: `products` are borrowed here.
-            unsafe { multiply::<S, F>(s, &mut registers, tile, panel, Block::whole(k), None, place) };
+            unsafe { multiply::<S, F>(s, &mut registers, &tile, panel, Block::whole(k), None, results) };
             let columns = columns.len() / k;
             let lines = products.0.chunks_exact(panel_width::<S>()).take(rows);
             bits.extend(lines.flat_map(|line| line[..columns].iter().map(|v| v.to_bits())));

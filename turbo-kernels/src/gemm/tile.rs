@@ -1,5 +1,7 @@
 //! Tiles of rows and panels of a weight, how they meet, and what follows: a [`Finish`].
 
+use std::{marker::PhantomData, ops::Range};
+
 use super::{
     blocks::Block,
     format::{Format, FormatKernel},
@@ -7,7 +9,10 @@ use super::{
     tiled::TileRegisters,
     words::multiply,
 };
-use crate::{device::SharedMut, simd::Simd};
+use crate::{
+    device::SharedMut,
+    simd::{Kernel, Simd},
+};
 
 /// Bytes ahead of the reader at which a panel is prefetched by the first tile that meets it, past its end into the next
 /// one. Measured on a Zen 5 server, 10 rows times 64 MB of weights: none gives 38 % of the multiply-add peak, 4 KiB
@@ -21,19 +26,19 @@ pub(crate) trait Finish: Copy + Send + Sync {
     /// What is added to the products, if anything is.
     fn bias(&self) -> Option<&[f32]>;
 
-    /// Where the products of a tile with the panel of `width` columns whose first is `first` are stored, if that is all.
+    /// Where the products of some rows with the panel of `width` columns whose first is `first` are stored, if that is all.
     /// Nothing else uses the place.
-    fn place(&self, tile: Tile<'_>, first: usize, width: usize) -> Option<Place<'_>>;
+    fn place(&self, rows: Range<usize>, first: usize, width: usize) -> Option<Place<'_>>;
 
     /// Where the products of a tile with the panel whose first column is `first` meet memory that no cache may have.
-    fn meets(&self, tile: Tile<'_>, first: usize) -> Met;
+    fn meets(&self, tile: Tile, first: usize) -> Met;
 
     /// Takes the products, in format `F`, for which there is no such place, with the bias: line `i` of `products`, of
     /// panel width, is row `i` of the tile; values behind the last column mean nothing.
-    fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile<'_>, first: usize, products: &mut [f32]);
+    fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile, first: usize, products: &mut [f32]);
 }
 
-/// Where the products of a tile and a whole panel are stored.
+/// Where the products of some rows and a whole panel are stored.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     /// The first row's first column, and what follows.
@@ -45,10 +50,11 @@ pub(crate) struct Place<'a> {
 }
 
 /// Tiles of rows times a run of panels: panel by panel, tiles in their order.
-pub(super) struct Tiles<'a, I, F> {
-    pub(super) tiles: I,
+pub(super) struct Tiles<'a, F> {
+    /// Side by side; of each height, of which there may be none.
+    pub(super) tiles: [&'a TileRun<'a>; 2],
     /// Their numbers.
-    pub(super) panels: std::ops::Range<usize>,
+    pub(super) panels: Range<usize>,
     pub(super) weight: &'a super::PackedWeight,
     /// Which values of the panels the tiles hold.
     pub(super) block: Block,
@@ -71,15 +77,47 @@ impl Products {
     }
 }
 
-/// A tile of activations.
+/// Some rows of activations.
 #[derive(Clone, Copy)]
-pub(crate) struct Tile<'a> {
+pub(crate) struct Tile {
     pub(crate) first_row: usize,
     pub(crate) rows: usize,
     /// Which of its group.
     pub(crate) index: usize,
+}
+
+/// Consecutive tiles of one height.
+#[derive(Clone, Copy)]
+pub(crate) struct TileRun<'a> {
+    pub(crate) first: Tile,
+    /// How many.
+    pub(crate) count: usize,
     pub(crate) order: Order,
+    /// Words from one tile to the next.
+    pub(crate) step: usize,
+    /// Of the first tile, and what follows.
     pub(crate) values: &'a [f32],
+}
+
+impl<'a> TileRun<'a> {
+    /// A tile alone, as its format packs it.
+    pub(crate) fn packed(first_row: usize, rows: usize, values: &'a [f32]) -> TileRun<'a> {
+        let first = Tile { first_row, rows, index: 0 };
+        TileRun { first, count: 1, order: Order::Packed, step: 0, values }
+    }
+
+    /// Tile `number` of these.
+    #[inline(always)]
+    fn tile(&self, number: usize) -> Tile {
+        let Tile { first_row, rows, index } = self.first;
+        Tile { first_row: first_row + number * rows, rows, index: index + number }
+    }
+
+    /// The rows of all of them.
+    #[inline(always)]
+    fn rows(&self) -> Range<usize> {
+        self.first.first_row..self.first.first_row + self.count * self.first.rows
+    }
 }
 
 /// How the values of a tile lie.
@@ -152,17 +190,19 @@ impl Runs {
 }
 
 /// By reference: an argument that was written in parts a moment ago is not moved as a whole before it lies in a cache.
-impl<'a, I: ExactSizeIterator<Item = Tile<'a>> + Clone, E: Finish> FormatKernel for &Tiles<'a, I, E> {
+impl<E: Finish> FormatKernel for &Tiles<'_, E> {
     type Output = ();
 
     #[inline(always)]
     fn run<F: Format, S: Simd>(self, s: S) {
         // SAFETY: nothing else multiplies on this thread before this returns.
         let (mut products, mut registers) = (Products::new(), unsafe { TileRegisters::new(s) });
-        let block = self.block;
+        let room = products.place::<S>();
+        let (block, finish) = (self.block, &self.finish);
         let line = |value: usize| value / F::PER_WORD * panel_width::<S>();
         // divisions for all panels at once: a tile passes in some thousand cycles
-        let advance = line_bytes::<S>().div_ceil(self.tiles.len().max(2) - 1);
+        let count = self.tiles.iter().map(|run| run.count).sum::<usize>();
+        let advance = line_bytes::<S>().div_ceil(count.max(2) - 1);
         let runs = block.values().len() / (RUN * F::PER_WORD);
         let met_per_run = F::tile_rows::<S>().div_ceil(runs.max(1));
         for panel in self.panels.clone() {
@@ -171,28 +211,86 @@ impl<'a, I: ExactSizeIterator<Item = Tile<'a>> + Clone, E: Finish> FormatKernel 
             let end = if block.is_last() { whole.len() } else { line(block.values().end) };
             let words = &whole[line(block.values().start)..end];
             let bias = self.finish.bias().map(|bias| &bias[first..]);
-            let mut share = Share::of_first::<S>(words);
-            let mut next = Share { from: words.as_ptr().wrapping_add(whole.len()), advance };
-            let last = self.tiles.len().saturating_sub(1);
-            for (number, tile) in self.tiles.clone().enumerate() {
-                let met = MetAhead::new(self.finish.meets(tile, first), number == last);
-                let next_rows = panel == 0 && matches!(tile.order, Order::Rows { .. });
-                let columns = Panel { words, ahead: Ahead { share, met, met_per_run, next_rows } };
-                let place = self.finish.place(tile, first, panel_width::<S>());
-                debug_assert!(place.is_some() || block.is_first() && block.is_last(), "sums have no room");
-                let to = place.unwrap_or_else(|| products.place::<S>());
-                // SAFETY: nothing else uses the place, as the finish says, and `products` are borrowed here.
-                unsafe { multiply::<S, F>(s, &mut registers, tile, columns, block, bias, to) };
-                if place.is_none() {
-                    self.finish.finish::<F, S>(s, tile, first, &mut products.0);
-                }
-                (share, next) = (next, next.behind(words.len() / panel_width::<S>()));
+            let lines = words.len() / panel_width::<S>();
+            let mut first_share = Share::of_first::<S>(words);
+            let mut share = Share { from: words.as_ptr().wrapping_add(whole.len()), advance };
+            let mut left = count;
+            for run in self.tiles.into_iter().filter(|run| run.count > 0) {
+                left -= run.count;
+                let ahead = Ahead {
+                    shares: [first_share, share],
+                    met: finish.meets(run.first, first),
+                    met_per_run,
+                    is_last: left == 0,
+                    next_rows: panel == 0 && matches!(run.order, Order::Rows { .. }),
+                };
+                let finished = |number: usize| {
+                    let tile = run.tile(number);
+                    s.call(FinishTile::<F, E> {
+                        finish,
+                        tile,
+                        first,
+                        products: room.values,
+                        format: PhantomData,
+                    });
+                };
+                let results = match finish.place(run.rows(), first, panel_width::<S>()) {
+                    Some(place) => Results { step: run.first.rows * place.stride, place, finished: None },
+                    None => {
+                        debug_assert!(block.is_first() && block.is_last(), "sums have no room");
+                        Results { step: 0, place: room, finished: Some(&finished) }
+                    }
+                };
+                // SAFETY: nothing else uses the place, as the finish says, or `room`, which is borrowed here.
+                unsafe {
+                    multiply::<S, F>(s, &mut registers, run, Panel { words, ahead }, block, bias, results)
+                };
+                first_share = share.behind(lines * (run.count - 1));
+                share = share.behind(lines * run.count);
             }
         }
     }
 }
 
-/// A panel of a weight, and what is prefetched while a tile is multiplied by it.
+/// [`Finish::finish`] of one tile, a function of its own.
+struct FinishTile<'a, F, E> {
+    finish: &'a E,
+    tile: Tile,
+    first: usize,
+    /// Of the tile; nothing else uses them meanwhile.
+    products: SharedMut<'a, f32>,
+    format: PhantomData<F>,
+}
+
+impl<F: Format, E: Finish> Kernel for FinishTile<'_, F, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        // SAFETY: the creator of `self` promised it.
+        let products = unsafe { self.products.slice(0, self.tile.rows * panel_width::<S>()) };
+        self.finish.finish::<F, S>(s, self.tile, self.first, products);
+    }
+}
+
+/// Where the products of some tiles with a panel go.
+pub(crate) struct Results<'a> {
+    /// Of the first tile, and what follows.
+    pub(crate) place: Place<'a>,
+    /// Values from the place of one tile to that of the next: 0 if there is one for all of them.
+    pub(crate) step: usize,
+    /// What is called with the number of each tile whose products are there.
+    pub(crate) finished: Option<&'a dyn Fn(usize)>,
+}
+
+impl<'a> Results<'a> {
+    /// Those of one tile.
+    pub(crate) fn of_one(place: Place<'a>) -> Results<'a> {
+        Results { place, step: 0, finished: None }
+    }
+}
+
+/// A panel of a weight, and what is prefetched while tiles are multiplied by it.
 #[derive(Clone, Copy)]
 pub(crate) struct Panel<'a> {
     /// As its format packs them.
@@ -203,9 +301,9 @@ pub(crate) struct Panel<'a> {
 impl<'a> Panel<'a> {
     /// A panel that caches hold.
     pub(crate) fn cached(words: &'a [f32]) -> Panel<'a> {
-        let share = Share { from: words.as_ptr(), advance: 0 };
-        let met = MetAhead::new(Met::NOTHING, false);
-        Panel { words, ahead: Ahead { share, met, met_per_run: 0, next_rows: false } }
+        let shares = [Share { from: words.as_ptr(), advance: 0 }; 2];
+        let ahead = Ahead { shares, met: Met::NOTHING, met_per_run: 0, is_last: false, next_rows: false };
+        Panel { words, ahead }
     }
 }
 
@@ -251,6 +349,14 @@ pub(crate) struct Met {
 impl Met {
     /// Results stay in caches.
     pub(crate) const NOTHING: Met = Met { to: std::ptr::null_mut(), added: None, stride: 0, rows: 0 };
+
+    /// What the tile meets that is `number` behind the one that meets this.
+    #[inline(always)]
+    fn behind(self, number: usize) -> Met {
+        let values = number * self.rows * self.stride;
+        let added = self.added.map(|added| added.wrapping_add(values));
+        Met { to: self.to.wrapping_add(values), added, ..self }
+    }
 }
 
 /// Lines to prefetch.
@@ -269,15 +375,45 @@ impl Met {
 /// of 800 rows from the third-level cache times 384 × 384, and 1 % off that of 500 rows times 768 × 768.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
-    share: Share,
-    met: MetAhead,
+    /// Of the first tile, and of the second one, behind which those of the others lie.
+    shares: [Share; 2],
+    /// What the first tile meets; the others meet what lies behind it.
+    met: Met,
     /// Rows that are prefetched with a run of `k`.
     met_per_run: usize,
-    /// Whether the rows that lie behind those of the tile are prefetched too.
+    /// Whether the last of these tiles is the last one of its thread.
+    is_last: bool,
+    /// Whether the rows that lie behind those of a tile are prefetched too.
     pub(super) next_rows: bool,
 }
 
 impl Ahead {
+    /// What is prefetched with the first of `count` tiles.
+    #[inline(always)]
+    pub(super) fn start(&self, count: usize) -> AheadOfTile {
+        let met = MetAhead::new(self.met, self.is_last && count == 1);
+        AheadOfTile { share: self.shares[0], met, met_per_run: self.met_per_run }
+    }
+
+    /// What is prefetched with tile `number` of `count`, behind what was with the one before it; for each column the
+    /// format keeps so many words.
+    #[inline(always)]
+    pub(super) fn go_on(&self, before: AheadOfTile, kept: usize, number: usize, count: usize) -> AheadOfTile {
+        let share = if number == 1 { self.shares[1] } else { before.share.behind(kept) };
+        let met = MetAhead::new(self.met.behind(number), self.is_last && number + 1 == count);
+        AheadOfTile { share, met, ..before }
+    }
+}
+
+/// [`Ahead`] of one tile, as far as it has not been prefetched.
+#[derive(Clone, Copy)]
+pub(super) struct AheadOfTile {
+    share: Share,
+    met: MetAhead,
+    met_per_run: usize,
+}
+
+impl AheadOfTile {
     /// Prefetches the lines that go with the next line of the panel.
     #[inline(always)]
     pub(super) fn ask<S: Simd>(&mut self, s: S) {

@@ -13,8 +13,8 @@ use std::{marker::PhantomData, mem::MaybeUninit};
 
 use super::{
     pack::{RUN, panel_width},
-    tile::Panel,
-    words::{Kept, Words},
+    tile::{AheadOfTile, Panel},
+    words::{Kept, Operands, Words},
 };
 use crate::{
     lanes,
@@ -64,24 +64,17 @@ impl<S: Simd> Drop for TileRegisters<S> {
     }
 }
 
-/// [`super::multiply`] where [`is_tiled`], of at most [`TILES_SIDE`] packed rows.
+/// [`super::multiply`] where [`is_tiled`], of tiles of at most [`TILES_SIDE`] packed rows.
 pub(super) struct RegisterProduct<'a, N> {
-    pub(super) tile: &'a [f32],
-    pub(super) rows: usize,
-    pub(super) panel: Panel<'a>,
-    pub(super) words: usize,
-    /// Whether sums go on from what `to` holds.
-    pub(super) resumed: bool,
-    pub(super) bias: Option<&'a [f32]>,
-    /// Null, or valid for reading rows of panel width, `stride` values apart.
-    pub(super) residual: *const f32,
-    /// Valid for writing rows of panel width, `stride` values apart.
-    pub(super) to: *mut f32,
-    pub(super) stride: usize,
-    pub(super) format: PhantomData<N>,
+    of: &'a Operands<'a>,
+    format: PhantomData<N>,
 }
 
-impl<N: Words> RegisterProduct<'_, N> {
+impl<'a, N: Words> RegisterProduct<'a, N> {
+    pub(super) fn new(of: &'a Operands<'a>) -> Self {
+        RegisterProduct { of, format: PhantomData }
+    }
+
     /// Computes it.
     #[inline(always)]
     pub(super) fn compute<S: Simd>(self, s: S, registers: &mut TileRegisters<S>) {
@@ -89,7 +82,7 @@ impl<N: Words> RegisterProduct<'_, N> {
             panel_width::<S>() == TILES_SIDE && N::parts::<S>() == 1,
             "words as registers have them"
         );
-        registers.set_up(self.rows);
+        registers.set_up(self.of.tiles.first.rows);
         s.call(self);
     }
 }
@@ -103,15 +96,28 @@ impl<N: Words> Kernel for RegisterProduct<'_, N> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { tile, rows, panel: Panel { words: panel, mut ahead }, words, .. } = self;
+        let mut ahead = self.of.ahead();
+        for number in 0..self.of.tiles.count {
+            self.multiply(s, number, &mut ahead);
+            ahead = self.of.done(number, N::PARAMETERS, ahead);
+        }
+    }
+}
+
+impl<N: Words> RegisterProduct<'_, N> {
+    /// Multiplies tile `number`, for whose rows the registers are set up.
+    #[inline(always)]
+    fn multiply<S: Simd>(&self, s: S, number: usize, ahead: &mut AheadOfTile) {
+        let Operands { tiles, panel: Panel { words: panel, .. }, words, stride, resumed, .. } = *self.of;
+        let (rows, (tile, to)) = (tiles.first.rows, self.of.tile(number));
         let run_stride = rows * RUN;
         let runs = words.div_ceil(RUN);
         assert!(tile.len() >= runs * run_stride + N::PARAMETERS * rows);
         let (lines, columns) = panel.split_at(words * TILES_SIDE);
         // SAFETY: the registers are set up for `rows` rows, and the place holds them.
         unsafe {
-            if self.resumed {
-                s.load_tiles(rows, self.to, self.stride);
+            if resumed {
+                s.load_tiles(rows, to, stride);
             } else {
                 s.zero_tiles(rows);
             }
@@ -145,25 +151,24 @@ impl<N: Words> Kernel for RegisterProduct<'_, N> {
         // SAFETY: as above; there is room for as many rows as the largest product has, and `finish` reads those that it has.
         unsafe {
             s.store_tiles(rows, sums.as_mut_ptr().cast(), TILES_SIDE);
-            self.finish(s, kept, sums.as_ptr().cast());
+            self.finish(s, number, kept, sums.as_ptr().cast());
         }
     }
-}
 
-impl<N: Words> RegisterProduct<'_, N> {
-    /// Makes products of sums, and stores them.
+    /// Makes products of the sums of tile `number`, and stores them.
     ///
     /// # Safety
     /// `sums` is valid for reading [`TILES_SIDE`] words of each row.
     #[inline(always)]
-    unsafe fn finish<S: Simd>(&self, s: S, kept: Kept<'_>, sums: *const f32) {
+    unsafe fn finish<S: Simd>(&self, s: S, number: usize, kept: Kept<'_>, sums: *const f32) {
+        let Operands { tiles, stride, bias, .. } = *self.of;
+        let (residual, (_, to)) = (self.of.residual(number), self.of.tile(number));
         for half in 0..2 {
             let at = half * S::LANES;
             // adding -0.0 changes nothing
-            let bias =
-                self.bias.map_or(s.splat(-0.0), |bias| lanes::read(s, bias.get(at..).unwrap_or(&[]), 0.0));
+            let bias = bias.map_or(s.splat(-0.0), |bias| lanes::read(s, bias.get(at..).unwrap_or(&[]), 0.0));
             let columns = kept.columns::<S, N>(s, half);
-            for row in 0..self.rows {
+            for row in 0..tiles.first.rows {
                 let of_row = kept.row::<N>(row);
                 // SAFETY: half of one of the rows.
                 let mut sum = N::resume(s, unsafe { s.load_ptr(sums.add(row * TILES_SIDE + at)) });
@@ -171,13 +176,13 @@ impl<N: Words> RegisterProduct<'_, N> {
                     sum = N::add(s, sum, N::start(s, of_row, columns));
                 }
                 let mut product = N::value(s, sum, of_row, columns, bias);
-                let at = row * self.stride + at;
+                let at = row * stride + at;
                 // SAFETY: half of a row of the place, and of what is added to it, if there is any.
                 unsafe {
-                    if !self.residual.is_null() {
-                        product = s.add(product, s.load_ptr(self.residual.add(at)));
+                    if !residual.is_null() {
+                        product = s.add(product, s.load_ptr(residual.add(at)));
                     }
-                    s.store_ptr(product, self.to.add(at));
+                    s.store_ptr(product, to.add(at));
                 }
             }
         }

@@ -6,8 +6,8 @@ use crate::{
     KernelError,
     device::{Cpu, CpuQueue, SharedMut},
     gemm::{
-        Block, EvenTiles, F32, Order, Panel, Products, Tile, TileRegisters, TileSizes, held_rows, multiply,
-        pack_tile, panel_width, tile_values,
+        Block, EvenTiles, F32, Panel, Products, Results, TileRegisters, TileRun, TileSizes, held_rows,
+        multiply, pack_tile, panel_width, tile_values,
     },
     simd::{Kernel, Simd},
 };
@@ -93,8 +93,7 @@ impl HeadGroup<'_> {
             let rows = tiles.range(number);
             let sources = rows.clone().map(|i| row(self.a, self.a_at, head, i, k));
             pack_tile(sources, k, self.tile);
-            let order = Order::Packed;
-            let tile = Tile { first_row: rows.start, rows: rows.len(), index: 0, order, values: self.tile };
+            let tile = TileRun::packed(rows.start, rows.len(), self.tile);
             for first in (0..n).step_by(panel_width::<S>()) {
                 let panel = Panel::cached(&self.panels[first * k..]);
                 // SAFETY: `products` are borrowed here.
@@ -102,11 +101,11 @@ impl HeadGroup<'_> {
                     multiply::<S, F32>(
                         s,
                         &mut registers,
-                        tile,
+                        &tile,
                         panel,
                         Block::whole(k),
                         None,
-                        products.place::<S>(),
+                        Results::of_one(products.place::<S>()),
                     )
                 };
                 let columns = panel_width::<S>().min(n - first);
