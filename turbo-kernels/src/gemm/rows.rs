@@ -415,6 +415,7 @@ impl<'a> ProductRows<'a> {
         let (order, step, values) = match self.source {
             Source::InPlace(x) => {
                 let stride = self.weight.in_features();
+                // without a tile it may begin behind the last row
                 let range = first_row * stride + block.values().start..(first_row + count * rows) * stride;
                 (Order::Rows { stride }, rows * stride, x.get(range).unwrap_or(&[]))
             }
