@@ -1,4 +1,4 @@
-//! Products by tile registers: up to 32 rows times one panel, whose words are packed as [`super::words`] has them.
+//! Products by tile registers: tiles of up to 32 rows times one panel, whose words are packed as [`super::words`] has them.
 //!
 //! A tile of rows holds sixteen words of each row one behind the other, and a panel its lines, so both are loaded as they
 //! lie. What is left behind the last sixteen lines is copied, with lines of zeros behind it.

@@ -1,4 +1,4 @@
-//! The tile kernel: up to 14 rows times one panel, accumulators in registers. Of numbers narrower than a word several
+//! The tile kernel: tiles of up to 14 rows times one panel, accumulators in registers. Of numbers narrower than a word several
 //! values of `k` share one.
 //!
 //! ```text
