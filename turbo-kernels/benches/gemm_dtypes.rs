@@ -84,7 +84,12 @@ fn best_seconds(
     let weight = values(n * k);
     let copies = (copies / (dtype.bytes() * n * k)).max(2);
     let weights: Vec<_> = (0..copies).map(|_| cpu.pack(&weight, n, k, dtype)).collect::<Result<_, _>>()?;
-    let (x, bias, mut out) = (values(rows * k), values(n), vec![0.0; rows * n]);
+    let bias = values(n);
+    // where a model has them: aligned, and in huge pages
+    let [mut x, mut out] =
+        [cpu.allocate(rows * k * size_of::<f32>())?, cpu.allocate(rows * n * size_of::<f32>())?];
+    let (x, out) = (cpu.view_mut(&mut x, 0, rows * k)?, cpu.view_mut::<f32>(&mut out, 0, rows * n)?);
+    x.copy_from_slice(&values(rows * k));
     let mut queue = cpu.queue()?;
     let mut best = vec![f64::INFINITY; copies];
     let begin = Instant::now();
@@ -92,7 +97,7 @@ fn best_seconds(
     while rounds < 3 || begin.elapsed().as_secs_f64() < seconds {
         for (weight, best) in weights.iter().zip(&mut best) {
             let start = Instant::now();
-            cpu.gemm(&mut queue, &x, weight, Epilogue::Bias(&bias), &mut out)?;
+            cpu.gemm(&mut queue, x, weight, Epilogue::Bias(&bias), out)?;
             *best = best.min(start.elapsed().as_secs_f64());
         }
         rounds += 1;

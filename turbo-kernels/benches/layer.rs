@@ -40,7 +40,7 @@ fn main() -> Result<(), KernelError> {
     let seconds = if arguments.iter().any(|a| a == "--bench") { SECONDS } else { 0.0 };
     let words: Vec<usize> = arguments.iter().filter_map(|a| a.parse().ok()).collect();
     let cpu = Cpu::new(CpuOptions { threads: NonZeroUsize::new(2), isa: None })?;
-    for dtype in [DType::F32, DType::Int8] {
+    for dtype in DType::ALL {
         let encoder = Encoder::new(&cpu, dtype)?;
         let peak = operations(&cpu, dtype, PEAK_TIME)?.into_iter().fold(0.0, f64::max);
         for &tokens in if words.is_empty() { &TOKENS[..] } else { &words } {

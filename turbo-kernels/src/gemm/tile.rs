@@ -425,6 +425,16 @@ impl AheadOfTile {
         self.share.from = self.share.from.wrapping_byte_add(self.share.advance);
     }
 
+    /// Prefetches the lines that go with the next lines of the panel, so many of them, each once.
+    #[inline(always)]
+    pub(super) fn ask_for_lines<S: Simd>(&mut self, s: S, lines: usize) {
+        let end = self.share.from.wrapping_byte_add(lines * self.share.advance);
+        for at in (0..lines * self.share.advance).step_by(LINE) {
+            s.prefetch(self.share.from.wrapping_byte_add(at));
+        }
+        self.share.from = end;
+    }
+
     /// Prefetches the rows of [`Met`] that go with the next run of `k`, as far as there are any.
     #[inline(always)]
     pub(super) fn ask_for_met<S: Simd>(&mut self, s: S) {

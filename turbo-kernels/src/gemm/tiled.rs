@@ -87,6 +87,9 @@ impl<'a, N: Words> RegisterProduct<'a, N> {
     }
 }
 
+/// Runs of `k` after which the way of sums to memory is kept awake: they take 20 to 60 ns each.
+const AWAKE_RUNS: usize = 4;
+
 /// Words of a whole panel's width, that no cache line cuts.
 #[repr(align(64))]
 struct Lines<const N: usize>([[f32; TILES_SIDE]; N]);
@@ -122,14 +125,18 @@ impl<N: Words> RegisterProduct<'_, N> {
                 s.zero_tiles(rows);
             }
         }
+        let mut unread = MaybeUninit::<Lines<{ RUN / 2 }>>::uninit();
         let (whole, rest) = lines.as_chunks::<{ RUN * TILES_SIDE }>();
         for (run, lines) in whole.iter().enumerate() {
             ahead.ask_for_met(s);
-            for _ in 0..RUN {
-                ahead.ask(s);
-            }
+            ahead.ask_for_lines(s, RUN);
             // SAFETY: as above, and the assertion found that the tile holds all runs.
-            unsafe { s.add_tile_products(rows, tile.as_ptr().add(run * run_stride), lines.as_ptr()) };
+            unsafe {
+                s.add_tile_products(rows, tile.as_ptr().add(run * run_stride), lines.as_ptr());
+                if run % AWAKE_RUNS == AWAKE_RUNS - 1 {
+                    s.keep_tile_stores_awake(unread.as_mut_ptr().cast());
+                }
+            }
         }
         if !rest.is_empty() {
             ahead.ask_for_met(s);

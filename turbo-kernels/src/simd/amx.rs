@@ -207,6 +207,26 @@ pub(super) unsafe fn store(to: *mut f32, stride: usize, many: bool) {
     }
 }
 
+/// Stores an operand, sixteen rows of 64 bytes one behind the other, where nobody reads it.
+///
+/// On an Intel server (family 6, model 167, with AVX512-FP16) storing a tile takes some 300 ns more when none was stored in
+/// the last half microsecond, whatever else goes on meanwhile; one that is stored in between takes next to none. Products of
+/// 768 × 3072 with 1000 rows take 12 % less time with it, with 40 rows 20 %.
+///
+/// # Safety
+/// [`configure`] came before, and `to` is valid for writing that.
+#[inline(always)]
+pub(super) unsafe fn keep_stores_awake(to: *mut f32) {
+    const ROW: usize = REGISTER_SIDE * size_of::<i32>();
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "tilestored [{to} + {row}*1], tmm7", to = in(reg) to, row = in(reg) ROW,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
 /// Adds the products of 16 words of each row, which lie row behind row, with 16 lines of 32 columns, which lie line behind
 /// line.
 ///

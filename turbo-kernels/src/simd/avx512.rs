@@ -344,6 +344,12 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
     }
 
     #[inline(always)]
+    unsafe fn keep_tile_stores_awake(self, to: *mut f32) {
+        // SAFETY: as for `zero_tiles`.
+        unsafe { amx::keep_stores_awake(to) }
+    }
+
+    #[inline(always)]
     unsafe fn add_tile_products(self, rows: usize, x: *const f32, w: *const f32) {
         let operands = if Self::DOT_BF16 { Operands::Bf16 } else { Operands::Bytes };
         // SAFETY: as for `zero_tiles`.

@@ -295,6 +295,15 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         unreachable!("whoever calls this asks first whether there are any")
     }
 
+    /// Stores what nobody reads, so that [`Simd::store_tiles`] takes no time to wake up.
+    ///
+    /// # Safety
+    /// The tiles of this thread are set up, and `to` is valid for writing [`TILES_SIDE`] / 2 lines of a vector.
+    #[inline(always)]
+    unsafe fn keep_tile_stores_awake(self, _to: *mut f32) {
+        unreachable!("whoever calls this asks first whether there are any")
+    }
+
     /// Adds the products of sixteen words of each of `rows` rows, row behind row at `x`, with sixteen lines of
     /// [`TILES_SIDE`] words at `w`. Of bf16 the sums of both halves of the words are added to each other, and that to
     /// the sum.
