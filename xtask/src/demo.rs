@@ -7,6 +7,7 @@ mod sentences;
 mod server;
 mod similarity;
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
@@ -33,6 +34,10 @@ pub(crate) struct Arguments {
     /// Port to serve on; 0 picks a free one
     #[arg(long, value_name = "N", default_value_t = 0)]
     port: u16,
+
+    /// Start this server instead of building one (CI has one from its tests)
+    #[arg(long, value_name = "PATH")]
+    turbo: Option<PathBuf>,
 }
 
 /// Runs the demonstration.
@@ -40,7 +45,10 @@ pub(crate) struct Arguments {
 /// # Errors
 /// When a stage fails, when the sentences do not find their partners, or when the server does not end cleanly.
 pub(crate) fn run(workspace: &Workspace, progress: Progress, arguments: &Arguments) -> Result<()> {
-    let binary = workspace.build(&["--release", "--package", "turbo-serve", "--bin", "turbo"])?;
+    let binary = match &arguments.turbo {
+        Some(path) => path.clone(),
+        None => workspace.build(&["--release", "--package", "turbo-serve", "--bin", "turbo"])?,
+    };
     let model = model::minilm(workspace, progress)?;
     interrupt::listen()?; // from here on the server must be ended with us
     let log = workspace.target.join("demo-server.log");
