@@ -155,7 +155,8 @@ class Block {
     thread = order_ == Order::forward ? size.x - 1 : 0;  // so that the first is 0, or the last
     thread = next();
     enter(home_);
-    if (!failed()) check_warps_of_products();
+    if (failed()) return stacks_.forget_frames();
+    check_warps_of_products();
   }
 
   // Notes an error of the block as a whole.
