@@ -190,6 +190,8 @@ impl Head<'_> {
         if seen.is_empty() {
             return;
         }
+        // SAFETY: nothing else multiplies by them on this thread while this runs.
+        let mut registers = unsafe { TileRegisters::new(s) };
         for stretch in 0..stretches.count() {
             let (head, next) = if stretch + 1 < stretches.count() {
                 (self.head, stretches.keys(stretch + 1))
@@ -197,7 +199,9 @@ impl Head<'_> {
                 self.next.map_or((self.head, 0..0), |next| (next, stretches.keys(0)))
             };
             // SAFETY: the caller promises these rows.
-            unsafe { query_rows.attend_to(s, stretches.keys(stretch), (head, next), &mut scratch) };
+            unsafe {
+                query_rows.attend_to(s, &mut registers, stretches.keys(stretch), (head, next), &mut scratch);
+            }
         }
     }
 
@@ -312,6 +316,7 @@ impl<'a> QueryRows<'a> {
     unsafe fn attend_to<S: Simd>(
         &self,
         s: S,
+        registers: &mut TileRegisters<S>,
         keys: Range<usize>,
         (next_head, next): (usize, Range<usize>),
         scratch: &mut Scratch<'_>,
@@ -344,9 +349,9 @@ impl<'a> QueryRows<'a> {
             // SAFETY: these rows are among those that the caller promises.
             unsafe {
                 if is_wide::<S>(block.rows.len()) {
-                    block.attend::<S, 2>(s, scratch, ahead);
+                    block.attend::<S, 2>(s, registers, scratch, ahead);
                 } else {
-                    block.attend::<S, 1>(s, scratch, ahead);
+                    block.attend::<S, 1>(s, registers, scratch, ahead);
                 }
             }
         }
@@ -417,7 +422,13 @@ impl QueryBlock<'_> {
     /// # Safety
     /// As for [`QueryRows::attend_to`].
     #[inline(always)]
-    unsafe fn attend<S: Simd, const VECTORS: usize>(&self, s: S, scratch: &mut Scratch<'_>, ahead: Ahead) {
+    unsafe fn attend<S: Simd, const VECTORS: usize>(
+        &self,
+        s: S,
+        registers: &mut TileRegisters<S>,
+        scratch: &mut Scratch<'_>,
+        ahead: Ahead,
+    ) {
         let QueryRows { head, scale, .. } = *self.query_rows;
         let (head_dim, mask, len) = (head.shape.head_dim, head.shape.mask, self.query_rows.tokens.len());
         let all = mask.visible_to_any(self.rows.clone(), len);
@@ -429,7 +440,7 @@ impl QueryBlock<'_> {
         let lines = &mut scratch.weights[..self.keys.len().max(RUN) * VECTORS * S::LANES];
         let queries = &scratch.queries[self.number * block_queries::<S>() * query_lines(head_dim)..];
         let mut grid = ScoreGrid { lines, seen: seen.start - self.keys.start..seen.end - self.keys.start };
-        let mut greatest = self.score::<S, VECTORS>(s, scratch.keys, queries, &mut grid);
+        let mut greatest = self.score::<S, VECTORS>(s, registers, (scratch.keys, queries), &mut grid);
         let sees_all = mask.visible(self.rows.start, len).end >= seen.end
             && mask.visible(self.rows.end - 1, len).start <= seen.start;
         if scale.comes_first() || !sees_all || seen != self.keys {
@@ -458,7 +469,7 @@ impl QueryBlock<'_> {
                 (all.end <= self.keys.end).then_some(&inverses),
             ];
             // SAFETY: the caller promises these rows.
-            return unsafe { self.add_by_tiles(s, grid, factors, (scratch.values, scratch.sums)) };
+            return unsafe { self.add_by_tiles(s, registers, grid, factors, (scratch.values, scratch.sums)) };
         }
         let sums = Sums {
             block: self,
@@ -503,6 +514,7 @@ impl QueryBlock<'_> {
     unsafe fn add_by_tiles<S: Simd>(
         &self,
         s: S,
+        registers: &mut TileRegisters<S>,
         ScoreGrid { lines: weights, seen }: ScoreGrid<'_>,
         [before, inverses]: [Option<&[f32; MOST_QUERIES]>; 2],
         (values, sums): (&mut [f32], &mut [f32]),
@@ -516,8 +528,6 @@ impl QueryBlock<'_> {
         let of_block = tiled::sum_lines(head_dim) * MOST_QUERIES;
         let sums = &mut sums[self.number * of_block..][..of_block];
         let (values, spare) = values.split_at_mut(tiled::column_words(head_dim, self.keys.len()));
-        // SAFETY: those of the scores are gone.
-        let mut registers = unsafe { TileRegisters::new(s) };
         let mut add = |values: &[f32], sums: &mut [f32]| {
             for dimensions in tiled::Dimensions::of(head_dim) {
                 let (key_registers, weights) = (key_registers.clone(), &*weights);
@@ -530,7 +540,7 @@ impl QueryBlock<'_> {
                     before,
                     sums,
                 }
-                .add(s, &mut registers);
+                .add(s, registers);
             }
         };
         if self.by_row {
@@ -548,11 +558,9 @@ impl QueryBlock<'_> {
             add(values, sums);
         }
         if let Some(factors) = inverses {
-            // SAFETY: the caller promises these rows.
-            let row = |query: usize, column: usize, values: &[f32]| unsafe {
-                query_rows.out(self.rows.start + query, column, values.len()).copy_from_slice(values);
-            };
-            s.call(tiled::Rows { head_dim, queries: self.rows.len(), sums, factors, row });
+            let queries = self.rows.len();
+            let to = query_rows.out_rows(self.rows.start, queries, 0, head_dim);
+            s.call(tiled::Rows { head_dim, queries, sums, factors, to });
         }
     }
 
@@ -583,14 +591,12 @@ impl QueryBlock<'_> {
     fn score<S: Simd, const VECTORS: usize>(
         &self,
         s: S,
-        keys: &[f32],
-        queries: &[f32],
+        registers: &mut TileRegisters<S>,
+        (keys, queries): (&[f32], &[f32]),
         grid: &mut ScoreGrid<'_>,
     ) -> [f32; MOST_QUERIES] {
         let Head { k, shape: AttentionShape { head_dim, .. }, .. } = *self.query_rows.head;
         let mut greatest = [f32::NEG_INFINITY; MOST_QUERIES];
-        // SAFETY: nothing else multiplies on this thread meanwhile.
-        let mut registers = unsafe { TileRegisters::new(s) };
         for range in self.key_strips.clone() {
             if range.end <= grid.seen.start || range.start >= grid.seen.end {
                 continue;
@@ -605,7 +611,7 @@ impl QueryBlock<'_> {
             if S::TILES {
                 let queries = &queries[..tiled::query_words(head_dim) * MOST_QUERIES];
                 let (count, greatest) = (range.len(), &mut greatest);
-                tiled::Scores { keys, count, queries, lines, greatest }.compute(s, &mut registers);
+                tiled::Scores { keys, count, queries, lines, greatest }.compute(s, registers);
                 continue;
             }
             with_rows!(S, range.len(), ROWS => {

@@ -241,37 +241,60 @@ impl Kernel for AddValues<'_> {
     }
 }
 
-/// Turns sums times their `factors` into rows: gives `row` each query, the first of some dimensions, and what they are.
-pub(super) struct Rows<'a, R> {
+/// Turns sums times their `factors` into rows of the result; made where the promise of
+/// [`super::head::QueryRows::attend_to`] holds.
+pub(super) struct Rows<'a> {
     pub(super) head_dim: usize,
     pub(super) queries: usize,
-    pub(super) sums: &'a [f32],
+    /// `[dimensions][queries]`, used up.
+    pub(super) sums: &'a mut [f32],
     pub(super) factors: &'a [f32; MOST_QUERIES],
-    pub(super) row: R,
+    /// The first of `queries` rows of `head_dim` values, and how far it is from one to the next.
+    pub(super) to: (*mut f32, usize),
 }
 
-impl<R: FnMut(usize, usize, &[f32])> Kernel for Rows<'_, R> {
+impl Kernel for Rows<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(mut self, s: S) {
+    fn run<S: Simd>(self, s: S) {
+        let Self { head_dim, queries, sums, factors, to: (to, stride) } = self;
         let zero = s.splat(0.0);
-        for first in (0..self.head_dim).step_by(lanes::SQUARE) {
-            let mut scaled = [[0.0; MOST_QUERIES]; lanes::SQUARE];
-            for (line, sums) in
-                scaled.iter_mut().zip(self.sums[first * MOST_QUERIES..].chunks_exact(MOST_QUERIES))
-            {
-                for (at, to) in line.chunks_exact_mut(S::LANES).enumerate() {
-                    let (sum, factor) = (&sums[at * S::LANES..], &self.factors[at * S::LANES..]);
-                    // adding 0 makes −0, which weights of 0 may or may not leave, one of both zeros
-                    s.store(s.mul_add(s.load(sum), s.load(factor), zero), to);
-                }
+        let sums = &mut sums[..sum_lines(head_dim) * MOST_QUERIES];
+        for line in sums.chunks_exact_mut(MOST_QUERIES) {
+            for (sum, factor) in line.chunks_exact_mut(S::LANES).zip(factors.chunks_exact(S::LANES)) {
+                // adding 0 makes −0, which weights of 0 may or may not leave, one of both zeros
+                s.store(s.mul_add(s.load(sum), s.load(factor), zero), sum);
             }
-            let mut turned = [0.0; MOST_QUERIES * lanes::SQUARE];
-            lanes::transpose(s, scaled.each_ref().map(|line| &line[..]), &mut turned, lanes::SQUARE);
-            let count = lanes::SQUARE.min(self.head_dim - first);
-            for (query, values) in turned.chunks_exact(lanes::SQUARE).enumerate().take(self.queries) {
-                (self.row)(query, first, &values[..count]);
+        }
+        let squares = (0..queries.min(MOST_QUERIES))
+            .step_by(lanes::SQUARE)
+            .flat_map(|query| (0..head_dim).step_by(lanes::SQUARE).map(move |column| (query, column)));
+        for (query, column) in squares {
+            let mut lines = [sums.as_ptr(); lanes::SQUARE];
+            for (line, dimension) in lines.iter_mut().zip(column..) {
+                *line = line.wrapping_add(dimension * MOST_QUERIES + query);
+            }
+            let (rows, width) = (lanes::SQUARE.min(queries - query), lanes::SQUARE.min(head_dim - column));
+            // SAFETY: a square of sums, of which there are whole runs of lines; and of the result, or where that ends
+            // before it does, what there is of it.
+            unsafe {
+                let to = to.add(query * stride + column);
+                if rows == lanes::SQUARE && width == lanes::SQUARE {
+                    s.transpose_ptr(lines, to, stride);
+                } else {
+                    let mut square = [0.0f32; lanes::SQUARE * lanes::SQUARE];
+                    s.transpose_ptr(lines, square.as_mut_ptr(), lanes::SQUARE);
+                    for (row, values) in square.chunks_exact(lanes::SQUARE).enumerate().take(rows) {
+                        let (values, to) = (values.as_ptr(), to.add(row * stride));
+                        // one move instead of a call, where heads are whole squares
+                        if width == lanes::SQUARE {
+                            values.copy_to_nonoverlapping(to, lanes::SQUARE);
+                        } else {
+                            values.copy_to_nonoverlapping(to, width);
+                        }
+                    }
+                }
             }
         }
     }
