@@ -147,7 +147,7 @@ class Stacks {
     }
 #if defined(__SANITIZE_ADDRESS__)
     // What was left for good when the last thread here had returned. A whole stack is a hundred times as much, and to clear
-    // what the sanitizer knows of it took a third of all its tests' time.
+    // what the sanitizer knows of it took a quarter of the time of its tests.
     ASAN_UNPOISON_MEMORY_REGION(bottom + bytes - LEFT, LEFT);
     context.bottom = bottom;
     context.bytes = bytes;
