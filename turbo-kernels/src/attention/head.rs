@@ -42,7 +42,7 @@ use super::{
 use crate::{
     Columns,
     device::SharedMut,
-    gemm::{EvenTiles, RUN, TileRanges, TileRegisters, for_each_row, held_rows, tile_values, with_rows},
+    gemm::{EvenTiles, RUN, TileRanges, TileRegisters, held_rows, tile_values, unrolled, with_rows},
     simd::{Kernel, Simd, TILES_SIDE},
 };
 
@@ -763,7 +763,7 @@ impl<const VECTORS: usize, const ROWS: usize> Kernel for SumValues<'_, '_, VECTO
         let mut sums = [[s.splat(0.0); VECTORS]; ROWS];
         if let Some(before) = of.before {
             let before = &before[query..query + ROWS];
-            for_each_row!(ROWS, row => {
+            unrolled!(ROWS, row => {
                 let factor = s.splat(before[row]);
                 for (i, sum) in sums[row].iter_mut().enumerate() {
                     // SAFETY: a vector of a row that was seen to be there.
@@ -790,7 +790,7 @@ impl<const VECTORS: usize, const ROWS: usize> Kernel for SumValues<'_, '_, VECTO
         // Row by row without a loop, for the reason that the products of weights have (see `gemm`): sums would live in memory.
         macro_rules! store {
             (|$sum:ident, $row:ident| $value:expr, $to:expr, $stride:expr) => {
-                for_each_row!(ROWS, $row => {
+                unrolled!(ROWS, $row => {
                     for (i, $sum) in sums[$row].into_iter().enumerate() {
                         // SAFETY: a vector of a row that is there.
                         unsafe { s.store_ptr($value, $to.add($row * $stride + i * S::LANES)) };

@@ -34,7 +34,7 @@ pub(crate) use pack::{
 pub(crate) use rows::{Cut, Groups, Panels, ProductRows, ROWS_OF_MOST_SCRATCH};
 pub(crate) use tile::{Finish, Met, Panel, Place, Products, Results, Tile, TileRun};
 pub(crate) use tiled::TileRegisters;
-pub(crate) use words::{for_each_row, multiply};
+pub(crate) use words::{multiply, unrolled};
 
 use crate::{
     Activation, DType, KernelError, Layout,
