@@ -412,8 +412,8 @@ impl Met {
 /// memory has time, and it is asked for lines at an even pace. The first tile of a panel that nobody has asked for prefetches
 /// what it reads itself a little later, and the others share the next one without it. On a Zen 5 server, where every panel
 /// was met like that, it took a tenth off the time of 128 rows times cold weights on two threads; on an Intel server (family
-/// 6, model 167), beside that, products of f32 of 40 rows take 10 to 14 % less time since all tiles share, and those of 128
-/// rows 3 to 6 %.
+/// 6, model 167), beside that, products of f32 of 40 rows take 6 to 14 % less time since all tiles share, and those of 128
+/// rows up to 6 %.
 ///
 /// Lines that results are stored to are prefetched too, a row or two with each run of `k`: the store of a line that no
 /// cache has keeps those behind it waiting, and all of them at once stall the product itself. On a Zen 4 server results

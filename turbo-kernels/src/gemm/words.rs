@@ -118,7 +118,7 @@ type RowPointers = [*const i32; MOST_HELD_ROWS.div_ceil(POINTER_ROWS)];
 /// that multiply-adds need: products of f32 of 128 and 500 rows are 6 to 10 % faster than with one word. In a loop of
 /// assembler eight were no faster than four.
 const UNROLLED: usize = 4;
-/// Words of which so many are not left.
+/// The same where fewer than [`UNROLLED`] are left of a run, or where words have several parts.
 const ONE: usize = 1;
 
 /// Values of the longest run: sixteen words of four.
