@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     device::{Group, MOST_TRACKS, RING, SharedMut, Stage},
-    simd::{Simd, TILES_SIDE},
+    simd::{Simd, TILES_SIDE, is_intel},
 };
 
 /// Rows of the groups that are alive at once: half of a second-level cache, the rest is for panels.
@@ -43,20 +43,20 @@ const WORK_PER_WEIGHT: usize = 16;
 /// share the panels of a weight instead, each has written half of every row, which is late where cores lie far apart.
 /// One tile would have each thread read all of a weight for a few rows.
 const TRACK_TILES: usize = 2;
-/// The same of the larger tiles of registers, which are through with a panel long before memory has the next: where threads
-/// share the panels, each asks for half of them. On an Intel server (family 6, model 167) layers of BERT-base with 128 rows
-/// take a quarter less time in bf16 than with two, and 15 % less in int8; with 200 rows 5 to 8 % less. From 300 rows on tracks
-/// of their own are better again.
-const TRACK_TILES_OF_REGISTERS: usize = 4;
+/// The same on Intel processors, whose cores get less from memory each, and all lie on one mesh: where threads share the
+/// panels, each asks for half of them. Layers of BERT-base with 56 rows take 15 to 21 % less time in f32 than with two (family
+/// 6, models 167 and 207), those with 80 rows 3 to 12 %; with tile registers, whose tiles are larger and through with a panel
+/// sooner, 128 rows take a quarter less in bf16 and 15 % less in int8. With eight they gain no more.
+const TRACK_TILES_OF_INTEL: usize = 4;
 
 /// Bytes of rows that are alive at once, where tiles have so many rows at most.
 fn alive_bytes(tile_rows: usize) -> usize {
     if tile_rows == TILES_SIDE { ALIVE_BYTES_OF_REGISTERS } else { ALIVE_BYTES }
 }
 
-/// Tracks for some tiles, of so many rows at most: no more than there are threads.
-fn track_count(tiles: EvenTiles, tile_rows: usize, threads: usize) -> usize {
-    let least = if tile_rows == TILES_SIDE { TRACK_TILES_OF_REGISTERS } else { TRACK_TILES };
+/// Tracks for some tiles: no more than there are threads.
+fn track_count(tiles: EvenTiles, threads: usize) -> usize {
+    let least = if is_intel() { TRACK_TILES_OF_INTEL } else { TRACK_TILES };
     (tiles.count() / least).clamp(1, threads.min(MOST_TRACKS))
 }
 
@@ -77,7 +77,7 @@ impl Groups {
     /// other groups have there meanwhile.
     pub(crate) fn new(rows: usize, tile_rows: usize, row_words: usize, threads: usize) -> Groups {
         let tiles = EvenTiles::new(rows, tile_rows);
-        let tracks = track_count(tiles, tile_rows, threads);
+        let tracks = track_count(tiles, threads);
         // equally long: a thread that is done first would have to fetch rows from the caches of the others
         Groups::of((tiles.in_parts(tracks), tile_rows), tracks, (row_words, alive_bytes(tile_rows)), threads)
     }
@@ -314,7 +314,7 @@ impl<'a> ProductRows<'a> {
     /// after the other.
     pub(crate) fn slots(rows: usize, weight: &PackedWeight, threads: usize) -> usize {
         let tiles = EvenTiles::new(rows, weight.tile_rows());
-        if track_count(tiles, weight.tile_rows(), threads) == threads {
+        if track_count(tiles, threads) == threads {
             return 1;
         }
         let group = GROUP_TILES * weight.tile_words(weight.tile_rows()) * size_of::<f32>();

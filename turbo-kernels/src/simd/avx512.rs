@@ -1,10 +1,11 @@
 //! AVX-512, with or without the dot products of bf16 and bytes and the tile registers for them, as [`Simd`].
 
-use std::{arch::x86_64::*, mem::transmute, sync::LazyLock};
+use std::{arch::x86_64::*, mem::transmute};
 
 use super::{
     Kernel, Simd,
     amx::{self, Operands, REGISTER_SIDE},
+    processor::is_intel,
 };
 
 /// 512-bit vectors of 16 values, and the dot products of [`BF16`] or [`VNNI`], with [`TILES`] or without, or neither.
@@ -38,30 +39,13 @@ pub(super) fn has_bf16() -> bool {
     is_x86_feature_detected!("avx512bf16") && !has_slow_bf16()
 }
 
-/// Whether it has it, and is slower with it.
+/// Whether it has it, and takes longer with it than with the two multiply-adds of f32 that do the same.
+///
+/// Seen on an Intel processor that multiplies bf16 by tiles (AMX), of family 6, model 207: with 128 rows a thread does 86.9
+/// GFLOP/s in bf16, and 161 in f32. It is taken to be so on all that have AVX512-FP16, which came with the tiles; a
+/// hypervisor may hide these. Cooper Lake, the one before, has no AVX512-FP16.
 pub(super) fn has_slow_bf16() -> bool {
-    // asking a processor takes long where a hypervisor answers
-    static SLOW: LazyLock<bool> = LazyLock::new(|| {
-        is_x86_feature_detected!("avx512bf16")
-            && multiplies_pairs_slowly(vendor(), is_x86_feature_detected!("avx512fp16"))
-    });
-    *SLOW
-}
-
-/// Whether [`BF16`] takes longer than the two multiply-adds of f32 that do the same. Seen on an Intel processor that
-/// multiplies bf16 by tiles (AMX), of family 6, model 207: with 128 rows a thread does 86.9 GFLOP/s in bf16, and 161 in f32.
-/// It is taken to be so on all that have AVX512-FP16, which came with the tiles; a hypervisor may hide these.
-fn multiplies_pairs_slowly(vendor: [u8; 12], has_fp16: bool) -> bool {
-    vendor == *b"GenuineIntel" && has_fp16
-}
-
-fn vendor() -> [u8; 12] {
-    let CpuidResult { ebx, ecx, edx, .. } = __cpuid(0);
-    let mut name = [0; 12];
-    name.chunks_exact_mut(4)
-        .zip([ebx, edx, ecx])
-        .for_each(|(to, part)| to.copy_from_slice(&part.to_le_bytes()));
-    name
+    is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512fp16") && is_intel()
 }
 
 /// Whether a machine that has [`Avx512`] has [`VNNI`] too.
@@ -405,18 +389,4 @@ fn low(v: __m512) -> __m256 {
 #[target_feature(enable = "avx512dq")]
 fn high(v: __m512) -> __m256 {
     _mm512_extractf32x8_ps::<1>(v)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pairs_are_multiplied_where_that_is_faster() {
-        let intel = *b"GenuineIntel";
-        assert!(multiplies_pairs_slowly(intel, true));
-        assert!(!multiplies_pairs_slowly(intel, false), "Cooper Lake has no AVX512-FP16");
-        assert!(!multiplies_pairs_slowly(*b"AuthenticAMD", true));
-        assert!(vendor().is_ascii() && !vendor().contains(&0), "{:?}", vendor());
-    }
 }

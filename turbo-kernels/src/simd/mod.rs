@@ -32,12 +32,14 @@ mod avx2;
 mod avx512;
 mod isa;
 mod portable;
+mod processor;
 
 pub use isa::Isa;
 pub(crate) use isa::SupportedIsa;
 #[cfg(test)]
 pub(crate) use isa::supported;
 pub(crate) use portable::FUSED as PORTABLE_IS_FUSED;
+pub(crate) use processor::is_intel;
 
 /// Rows of a product that tile registers hold at once, and its columns.
 pub(crate) const TILES_SIDE: usize = 32;
