@@ -92,11 +92,13 @@ fn relative_error(got: &[f32], expected: &[f32]) -> f32 {
 
 /// What bf16 and int8 may differ from f32, as parts of the rows' length.
 ///
-/// About twice what was measured (at most 0.028 and 0.059, both ModernBERT's). A wrong scale or zero point is off by the
-/// length itself. Where two factors of a gate are off, their product is off by both; ELECTRA's words are told apart by
-/// products of 8 columns, in which few errors cancel out.
-fn family_bounds(model_type: &str) -> (f32, f32) {
+/// About twice what was measured: at most 0.028 and 0.070 of ModernBERT's, and of the gated BERTs (Jina's) 0.026 and 0.047,
+/// where the processor widens bf16. A wrong scale or zero point is off by the length itself. Where two factors of a gate are
+/// off, their product is off by both; ELECTRA's words are told apart by products of 8 columns, in which few errors cancel
+/// out.
+fn family_bounds(model_type: &str, fixture: &str) -> (f32, f32) {
     match model_type {
+        "bert" if fixture.starts_with("jina") => (0.06, 0.12),
         "bert" | "roberta" | "xlm-roberta" | "camembert" | "distilbert" => (0.025, 0.06),
         "electra" | "albert" | "mpnet" | "deberta-v2" => (0.025, 0.1),
         "nomic_bert" | "new" | "qwen3" | "qwen2" | "mistral" | "llama" | "gemma3_text" => (0.03, 0.1),
@@ -112,7 +114,7 @@ fn every_family_and_head_stays_near_f32() {
         let golden = golden_rows(fixture, checkpoint.config().num_hidden_layers);
         let inputs: Vec<Encoded> = golden.into_iter().map(|row| row.input).collect();
         let f32 = rows(&checkpoint, DType::F32, &inputs);
-        let (bf16, int8) = family_bounds(&checkpoint.config().model_type);
+        let (bf16, int8) = family_bounds(&checkpoint.config().model_type, fixture);
         for (dtype, bound) in [(DType::Bf16, bf16), (DType::Int8, int8)] {
             let error = relative_error(&rows(&checkpoint, dtype, &inputs), &f32);
             assert!(error > 0.0, "{fixture}: {dtype} is not what was computed");
