@@ -46,17 +46,17 @@ impl Choice {
         self.out.as_deref().unwrap_or(Path::new(RESULTS))
     }
 
-    /// What an earlier run has found of `figure`, if there was one.
+    /// What an earlier run has found of `figure` and left in `folder`, if there was one.
     ///
     /// # Errors
     /// When it cannot be read, or there is none to render.
-    pub(crate) fn record<D, R, S>(&self, figure: &str) -> Result<Option<Record<D, R, S>>>
+    pub(crate) fn record<D, R, S>(&self, folder: &Path, figure: &str) -> Result<Option<Record<D, R, S>>>
     where
         D: DeserializeOwned,
         R: DeserializeOwned,
         S: DeserializeOwned,
     {
-        let file = self.folder().join(format!("{figure}.json"));
+        let file = folder.join(format!("{figure}.json"));
         if self.render && !file.exists() {
             anyhow::bail!("{}: there is no record", file.display());
         }

@@ -10,10 +10,10 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, builder::PossibleValuesParser};
 use turbo_bench::{
     figures::{
-        cpu::{self, Comparison, Disturbance, Entrant, Precision, Regime, Stage, TURBO, Work, regime},
+        cpu::{self, Comparison, Disturbance, Entrant, Precision, Regime, Stage, TURBO, Work, place, regime},
         selection::Selection,
     },
-    record::Provenance,
+    record::{self, Provenance},
     rival::Rival,
 };
 use turbo_kernels::{Cpu, CpuOptions, Device, Isa};
@@ -24,7 +24,8 @@ use crate::{choice::Choice, engines::Engines, own};
 ///
 /// All engines load the same random weights and take turns, so that whatever else the machine does hits all alike. Each
 /// regime that is done goes into the record turbo-bench/results/cpu.json, where it replaces what an earlier run found,
-/// into the page and the pictures beside it, and into the tables of README.md, whatever they say.
+/// into the page and the pictures beside it, and into the tables of README.md, whatever they say. On another processor
+/// than that record's, it goes into a folder of that processor's own, turbo-bench/results/cpu/PROCESSOR.
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -50,11 +51,11 @@ const README: &str = "README.md";
 /// When an engine is missing, or computes something else.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let choice = &arguments.choice;
-    let out = choice.folder();
-    let mut record: Option<Comparison> = choice.record("cpu")?;
     if choice.render {
-        return record.map_or(Ok(()), |record| arguments.show(&record, out));
+        return arguments.render();
     }
+    let out = &arguments.folder()?;
+    let mut record: Option<Comparison> = choice.record(out, "cpu")?;
     let regimes = arguments.regimes(record.as_ref())?;
     if choice.list {
         return Choice::print(regimes.iter().map(Regime::title));
@@ -112,12 +113,41 @@ impl Arguments {
         Ok(regimes)
     }
 
+    /// Where what is measured on this processor goes.
+    fn folder(&self) -> Result<PathBuf> {
+        if self.choice.out.is_some() {
+            return Ok(self.choice.folder().to_owned());
+        }
+        let processor = record::processor();
+        let folder = place::folder(self.choice.folder(), &processor)?;
+        if folder != self.choice.folder() {
+            eprintln!("the record of {processor} is that in {}", folder.display());
+        }
+        Ok(folder)
+    }
+
+    /// Writes everything but the record, of one that is elsewhere or of every processor.
+    fn render(&self) -> Result<()> {
+        let results = self.choice.folder();
+        for other in place::others(results)? {
+            let folder = results.join(&other.folder);
+            self.choice.record(&folder, "cpu")?.map_or(Ok(()), |record| cpu::write(&record, &folder))?;
+        }
+        self.choice.record(results, "cpu")?.map_or(Ok(()), |record| self.show(&record, results))
+    }
+
+    /// Writes a record, and what shows it.
     fn show(&self, record: &Comparison, out: &Path) -> Result<()> {
         cpu::write(record, out)?;
-        if self.choice.out.is_none() {
-            cpu::write_into(Path::new(README), record)?;
+        if self.choice.out.is_some() {
+            return Ok(());
         }
-        Ok(())
+        let results = self.choice.folder();
+        if out == results {
+            return cpu::write_into(Path::new(README), record);
+        }
+        // which has a link to it
+        self.choice.record(results, "cpu")?.map_or(Ok(()), |first| cpu::write(&first, results))
     }
 
     /// The checkpoints, and what the other engines make of them.

@@ -129,7 +129,9 @@ fn commit(dir: &Path) -> String {
     if changed { commit + "+" } else { commit }
 }
 
-fn processor() -> String {
+/// Processor, as the system names it; the architecture where it does not.
+#[must_use]
+pub fn processor() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     processor_of(&cpuinfo).unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }

@@ -65,7 +65,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let choice = &arguments.choice;
     let out = choice.folder();
-    let mut record: Option<Report> = choice.record("serve")?;
+    let mut record: Option<Report> = choice.record(out, "serve")?;
     if choice.render {
         return record.map_or(Ok(()), |record| serve::write(&record, out));
     }

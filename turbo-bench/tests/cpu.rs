@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use turbo_bench::{
     figures::cpu::{
         self, Comparison, Disturbance, Entrant, Precision, Regime, Rounds, Rows, Stage, TURBO, Work, goals,
-        page, regime::equal,
+        page, place, regime::equal,
     },
     record::Record,
     rival::{Linear, Rival},
@@ -123,7 +123,7 @@ fn every_rival_has_every_row_and_the_record_is_read_as_it_was_written() {
     cpu::write(&comparison, folder.path()).unwrap();
     let read: Comparison = Record::read(&folder.path().join("cpu.json")).unwrap();
     let shown = fs::read_to_string(folder.path().join("cpu.md")).unwrap();
-    assert_eq!(page::page(&read, "A note."), shown);
+    assert_eq!(page::page(&read, "A note.", &[]), shown);
     assert!(shown.contains("## What stands between\n\nA note.\n"), "{shown}");
     assert!(shown.contains("| 1 × 5 |") && shown.contains("| 2 × ≤ 12 |"), "{shown}");
     assert!(shown.contains("\n| 5 to 60 tokens") && shown.contains("| not measured |"), "{shown}");
@@ -137,7 +137,9 @@ fn every_rival_has_every_row_and_the_record_is_read_as_it_was_written() {
 
     let mut mixed = read;
     (mixed.rows[0].method, mixed.rows[0].commit, mixed.rows[1].method) = (1, "other".to_owned(), 3);
-    let shown = page::page(&mixed, "");
+    let other = place::Other { processor: "Other".to_owned(), folder: "cpu/other".to_owned() };
+    let shown = page::page(&mixed, "", &[other]);
+    assert!(shown.contains("\nOther processors: [Other](cpu/other/cpu.md).\n"), "{shown}");
     assert!(shown.contains("That is tiny-sentence f32 batch1, tiny-sentence f32 stream-short.\n"), "{shown}");
     assert!(shown.contains("Not everything was measured at once") && shown.contains("| other |"), "{shown}");
 
@@ -174,7 +176,7 @@ fn who_was_disturbed_is_told_beside_the_numbers() {
             let shares = [Some(most), None].into_iter().cycle();
             foreign.into_iter().zip(shares).for_each(|(foreign, share)| *foreign = share);
         }
-        let [page, short] = [page::page(&comparison, ""), page::short(&comparison)];
+        let [page, short] = [page::page(&comparison, "", &[]), page::short(&comparison)];
         let said = |text: &str, before: &str| {
             text.matches(&format!("{before}, others used up to 25 % of the machine")).count()
         };
@@ -256,7 +258,7 @@ fn everyone_multiplies_at_every_precision_and_the_page_sets_them_against_each_ot
         assert_eq!(is_exact, precision == Precision::F32, "they are set beside turbo in f32");
         assert_eq!(judged(&comparison, &format!("products, {}: 1 to 500 rows", precision.name())), [true]);
     }
-    let shown = page::page(&comparison, "");
+    let shown = page::page(&comparison, "", &[]);
     assert!(shown.contains("| products, f32: 10 rows | of the floor, for 55 % of the peak |"), "{shown}");
     assert!(shown.contains("\nFor products of 10 rows in f32 the wish is 55 % of the peak"), "{shown}");
     assert!(shown.contains("| GELU costs | oneDNN | GELU costs | times as fast |"), "{shown}");
@@ -269,7 +271,7 @@ fn everyone_multiplies_at_every_precision_and_the_page_sets_them_against_each_ot
             products.retain(|it| it.rival == TURBO);
         }
     }
-    let shown = page::page(&alone, "");
+    let shown = page::page(&alone, "", &[]);
     assert!(!shown.contains("oneDNN packs") && !shown.contains("times as fast |\n|"), "{shown}");
     assert_eq!(judged(&alone, "products, f32: 1 to 500 rows"), [false]);
 }
@@ -475,5 +477,8 @@ fn the_readme_and_the_page_show_the_record() {
     let record: Comparison = Record::read(&record).unwrap();
     assert_eq!(shown, page::short(&record));
     let notes = fs::read_to_string(results.join(page::NOTES)).unwrap_or_default();
-    assert_eq!(fs::read_to_string(results.join("cpu.md")).unwrap(), page::page(&record, &notes));
+    assert_eq!(
+        fs::read_to_string(results.join("cpu.md")).unwrap(),
+        page::page(&record, &notes, &place::others(&results).unwrap())
+    );
 }

@@ -18,9 +18,11 @@
 //! | `turn`, `batches`, `stream`, `scaling`, `products` | how each kind of work is timed |
 //! | [`goals`] | what is wanted, and whether it was found |
 //! | [`page`], `picture` | how it is shown |
+//! | [`place`] | where that lies |
 
 pub mod goals;
 pub mod page;
+pub mod place;
 pub mod regime;
 
 mod batches;
@@ -450,7 +452,7 @@ pub fn merge(
     Ok(Record { figure: "cpu".to_owned(), provenance, data, summary, rows })
 }
 
-/// Writes the record, the page and the pictures to `out`.
+/// Writes the record, the page and the pictures to `out`. The page has links to those of other processors below.
 ///
 /// # Errors
 /// When they cannot be written.
@@ -458,7 +460,7 @@ pub fn write(comparison: &Comparison, out: &Path) -> Result<()> {
     comparison.write(out)?;
     let notes = std::fs::read_to_string(out.join(page::NOTES)).unwrap_or_default();
     let file = out.join("cpu.md");
-    record::write_whole(&file, &page::page(comparison, &notes))?;
+    record::write_whole(&file, &page::page(comparison, &notes, &place::others(out)?))?;
     picture::draw(comparison, out)
 }
 

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::{
     Agreement, Case, Ceilings, Comparison, Precision, Product, Rows, Scale, Section, Stream, TURBO,
     goals::{self, section, shapes},
+    place::Other,
     products,
     turn::DISTURBING,
 };
@@ -57,9 +58,9 @@ pub fn title(name: &str) -> &str {
     }
 }
 
-/// The page of a record; `notes` stand where something was not reached.
+/// The page of a record; `notes` stand where something was not reached, and there are links to the pages of `others`.
 #[must_use]
-pub fn page(comparison: &Comparison, notes: &str) -> String {
+pub fn page(comparison: &Comparison, notes: &str, others: &[Other]) -> String {
     let notes = match notes.trim() {
         "" => String::new(),
         notes => format!("\n## What stands between\n\n{notes}\n"),
@@ -68,10 +69,11 @@ pub fn page(comparison: &Comparison, notes: &str) -> String {
     let verdicts = goals::verdicts(comparison);
     let (reached, looked) = verdict::score(&verdicts);
     format!(
-        "# turbo on a CPU, beside other engines\n\nWritten by `cargo xtask bench cpu` from `cpu.json`.\n\n{}\n{HOW}{}{}\n\
+        "# turbo on a CPU, beside other engines\n\nWritten by `cargo xtask bench cpu` from `cpu.json`.\n\n{}{}\n{HOW}{}{}\n\
          ## What is wanted, and what was found\n\n{reached} of {looked} are reached. *Floor*: all operations at the \
          peak, or all weights once from memory, whichever takes longer.\n{STANDS_FOR}\n{}{notes}\n## Pictures\n\n{}\n{tables}{}{}",
         about(comparison),
+        links(others),
         method(comparison),
         measured(comparison),
         of_verdicts(&verdicts),
@@ -79,6 +81,17 @@ pub fn page(comparison: &Comparison, notes: &str) -> String {
         of_products(comparison),
         of_agreement(comparison),
     )
+}
+
+/// A line with the pages of other processors, if there are any.
+fn links(others: &[Other]) -> String {
+    let link = |other: &Other| format!("[{}]({}/cpu.md)", other.processor, other.folder);
+    match others {
+        [] => String::new(),
+        others => {
+            format!("\nOther processors: {}.\n", others.iter().map(link).collect::<Vec<_>>().join(", "))
+        }
+    }
 }
 
 /// The batches that a README shows, a column each: `batch_size`, `seq_len`.
