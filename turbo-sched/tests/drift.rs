@@ -94,3 +94,57 @@ fn a_machine_that_changes_is_seen_and_learnt() {
     let last = (0..400).map(|_| median()).last();
     assert!(last.is_some_and(|median| median < 0.01), "{last:?}");
 }
+
+/// One batch during which the machine stands still, the first of its size, which nobody measured before: later ones are no
+/// smaller for it.
+#[test]
+fn a_first_batch_that_takes_six_times_as_long_spoils_no_size() {
+    let law = |batch: &Candidate| 5e-3 + 10e-6 * batch.padded_tokens() as f64;
+    let measured = [(10, 1), (10, 4), (10, 16), (50, 1), (50, 4), (100, 1), (100, 4)];
+    let points = measured.map(|(len, size): (u32, usize)| {
+        (len, size, BatchTotal(law(&std::iter::repeat_n(len, size).collect())))
+    });
+    let table = CostTable::from_measurements(points).expect("valid points");
+    let limits = Limits {
+        max_batch_size: NonZeroUsize::new(16).expect("above 0"),
+        max_batch_tokens: NonZeroU64::new(1600).expect("above 0"),
+    };
+    let served = |stall: f64| {
+        let config = BatcherConfig::with_limits(limits);
+        let mut batcher = Batcher::new(config, CostModel::Padded(table.clone()));
+        let horizon = Duration::from_secs(15);
+        let arrivals = sim::poisson(900.0, 10..=100, horizon, 3);
+        let (state, stalls) = (Cell::new(7), Cell::new(1));
+        let machine = |batch: &Candidate| {
+            let is_first = batch.batch_size >= 13 && batch.max_seq_len > 80 && stalls.replace(0) == 1;
+            let factor = noise(&state) * if is_first { stall } else { 1.0 };
+            Duration::from_secs_f64(law(batch) * factor)
+        };
+        sim::run(&mut batcher, &arrivals, machine, horizon).expect("a batch takes time").latencies.len()
+    };
+    let (calm, stalled) = (served(1.0), served(6.0));
+    assert!(stalled as f64 > 0.95 * calm as f64, "{stalled} of {calm}");
+}
+
+/// A quiet minute, whose batches are of one request, and a busy one.
+#[test]
+fn batches_fill_after_a_quiet_time() {
+    let limits = Limits {
+        max_batch_size: NonZeroUsize::new(64).expect("above 0"),
+        max_batch_tokens: NonZeroU64::new(120).expect("above 0"),
+    };
+    let sizes = [(16, 1), (16, 4), (16, 16), (64, 1), (64, 4), (256, 1), (512, 1)];
+    let measured = sizes.map(|(len, size): (u32, usize)| {
+        let batch: Candidate = std::iter::repeat_n(len, size).collect();
+        (batch, BatchTotal(cpu(Layout::Packed, &batch)))
+    });
+    let cost = CostModel::Packed(Box::new(PackedCost::fit(measured).expect("valid batches")));
+    let mut batcher = Batcher::new(BatcherConfig::with_limits(limits), cost);
+    let machine = |batch: &Candidate| Duration::from_secs_f64(cpu(Layout::Packed, batch));
+    let quiet = sim::poisson(10.0, 5..=20, HORIZON, 3);
+    sim::run(&mut batcher, &quiet, machine, HORIZON).expect("a batch takes time");
+    let busy = sim::poisson(200.0, 5..=20, HORIZON, 4);
+    let report = sim::run(&mut batcher, &busy, machine, HORIZON).expect("a batch takes time");
+    let (batches, answers) = (report.batches, report.latencies.len());
+    assert!(answers > 4 * batches, "{answers} requests in {batches} batches");
+}

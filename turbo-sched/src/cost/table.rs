@@ -113,9 +113,10 @@ impl CostTable {
 
     /// Learns from a batch that ran padded to `seq_len` and cost `measured`.
     ///
-    /// The relative error of the estimate is carried over to the nearest cell: a measured cell follows it as
-    /// an exponential moving average (old measurements fade, one slow batch does little), an inferred cell
-    /// becomes a measured one. Where shorter ones cost more so far, and thus hold it up, they follow as well. Cost
+    /// The relative error of the estimate is carried over to the nearest cell, which follows it as an exponential moving
+    /// average: old measurements fade, and one slow batch does little. An inferred cell, which becomes a measured one, is
+    /// as fast as its first batch at once, for no batch is faster than it can be; but slower it becomes as others do. A
+    /// batch during which the machine stood still would have its size avoided, and nothing would ever put that right. Where shorter ones cost more so far, and thus hold it up, they follow as well. Cost
     /// O(cells); allocates only when the grid grows.
     ///
     /// # Errors
@@ -131,13 +132,14 @@ impl CostTable {
         let row_len = self.knot_near(&self.grid.seq_lens, seq_len, f64::from, u32::abs_diff);
         let column_size =
             self.knot_near(&self.grid.batch_sizes, batch_size, |size| size as f64, usize::abs_diff);
-        let target = self.estimate(row_len, column_size).cost.0 * error;
+        let estimate = self.estimate(row_len, column_size).cost.0;
+        let target = estimate * error;
 
         let row = self.open_row(row_len);
         let column = self.open_column(column_size);
         let cell = self.grid.index(row, column);
         let follow = |old: f64| old + LEARNING_RATE * (target - old);
-        self.grid.measured[cell] = Some(follow(self.grid.measured[cell].unwrap_or(target)));
+        self.grid.measured[cell] = Some(follow(self.grid.measured[cell].unwrap_or(estimate.min(target))));
         let width = self.grid.batch_sizes.len();
         let shorter = self.grid.measured[..cell].iter_mut().skip(column).step_by(width).flatten();
         shorter.filter(|cost| **cost > target).for_each(|cost| *cost = follow(*cost));

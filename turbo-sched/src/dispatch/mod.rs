@@ -334,8 +334,11 @@ impl Batcher {
 
     /// Whether the start of a packed batch is a small share of its cost. More in it would hardly make a token cheaper,
     /// but all answers later: those of its members, and of requests that come while it runs.
+    ///
+    /// What one request costs without its tokens counts as start. Batches of one, of which quiet hours consist, do not tell
+    /// what a batch costs from what a request does: if that counted for nothing, they would stay alone for good.
     fn is_large_enough(&self, batch: &Candidate) -> bool {
-        let start = self.cost.cost(&Candidate::default());
+        let start = self.cost.cost(&Candidate { batch_size: 1, ..Candidate::default() });
         self.cuts_short() && start.0 <= SHARE_OF_START * self.cost.cost(batch).0
     }
 
