@@ -96,6 +96,9 @@ pub(crate) struct ByPosition<'a> {
     /// bits of f32.
     positions: &'a [f32],
     reach: usize,
+    /// Whether no position is more than one behind the next. Where the logarithm of few distances has many positions, some
+    /// are passed over.
+    passes_none: bool,
 }
 
 /// Lanes behind the last query of a block have distances too.
@@ -128,7 +131,17 @@ impl<'a> ByPosition<'a> {
         for (distance, position) in (-(reach as isize)..).zip(scratch.iter_mut().rev()) {
             *position = f32::from_bits(buckets.position(distance) as u32);
         }
-        Self { of_queries, of_keys, num_heads, count: buckets.count(), positions: scratch, reach }
+        let rise = |two: &[f32]| two[1].to_bits() - two[0].to_bits();
+        let passes_none = scratch.windows(2).all(|two| rise(two) <= 1);
+        Self {
+            of_queries,
+            of_keys,
+            num_heads,
+            count: buckets.count(),
+            positions: scratch,
+            reach,
+            passes_none,
+        }
     }
 
     /// What the query of this row scores with each position.
@@ -145,7 +158,7 @@ impl<'a> ByPosition<'a> {
     #[inline(always)]
     fn positions(&self, distance: isize, count: usize) -> Positions<'a> {
         let first = self.reach.saturating_add_signed(-distance);
-        Positions(&self.positions[first..first + count])
+        Positions { each: &self.positions[first..first + count], passes_none: self.passes_none }
     }
 
     /// The biases of the first query with the keys from the first one on, as many as `out` holds.
@@ -161,19 +174,25 @@ impl<'a> ByPosition<'a> {
 }
 
 /// Of consecutive distances, at least one.
-struct Positions<'a>(&'a [f32]);
+struct Positions<'a> {
+    each: &'a [f32],
+    /// As [`ByPosition`] has it.
+    passes_none: bool,
+}
 
 impl Positions<'_> {
     #[inline(always)]
     fn each(&self) -> impl Iterator<Item = usize> {
-        self.0.iter().map(|position| position.to_bits() as usize)
+        self.each.iter().map(|position| position.to_bits() as usize)
     }
 
-    /// From the first to the last, where every distance has its own.
+    /// From the first to the last, where every distance has its own. Where positions are passed over, one that is shared
+    /// may make up for one that is not there, so there the answer is always none.
     #[inline(always)]
     fn as_range(&self) -> Option<Range<usize>> {
-        let [first, last] = [0, self.0.len() - 1].map(|at| self.0[at].to_bits() as usize);
-        (last - first == self.0.len() - 1).then_some(first..last + 1)
+        let others = self.each.len() - 1;
+        let [first, last] = [0, others].map(|at| self.each[at].to_bits() as usize);
+        (self.passes_none && last - first == others).then_some(first..last + 1)
     }
 }
 
@@ -318,6 +337,9 @@ mod tests {
         for (buckets, len) in [
             (PositionBuckets { span: 64, max_distance: None }, 45),
             (PositionBuckets { span: 16, max_distance: Some(30) }, 45),
+            // positions rise by two and more where the logarithm begins, and stay behind that
+            (PositionBuckets { span: 32, max_distance: Some(20) }, 90),
+            (PositionBuckets { span: 64, max_distance: Some(64) }, 90),
             (PositionBuckets { span: 1, max_distance: None }, 7),
         ] {
             let width = HEADS * buckets.count();
@@ -325,9 +347,11 @@ mod tests {
                 .map(|step| (0..len * width).map(|i| (i as f32 * step).sin()).collect::<Vec<f32>>());
             let mut scratch = vec![f32::NAN; ByPosition::values(len)];
             let scores = ByPosition::new(buckets, [&of_queries, &of_keys], HEADS, &mut scratch);
-            for (query, queries, key, keys) in [(0, 5, 0, 7), (6, 1, 3, 4), (2, 3, 0, 1), (30, 13, 2, 40)] {
-                let (queries, keys) = (queries.min(len - query.min(len)), keys.min(len - key));
-                if queries == 0 {
+            let meetings =
+                [(0, 5, 0, 7), (6, 1, 3, 4), (2, 3, 0, 1), (30, 13, 2, 40), (0, 32, 0, 90), (0, 9, 34, 32)];
+            for (query, queries, key, keys) in meetings {
+                let (queries, keys) = (queries.min(len - query.min(len)), keys.min(len - key.min(len)));
+                if queries == 0 || keys == 0 {
                     continue;
                 }
                 let meeting = Meeting { head: 1, query: (query, query), key: (key, key) };
