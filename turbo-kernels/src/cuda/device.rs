@@ -87,6 +87,8 @@ impl<F> fmt::Debug for Cuda<F> {
 #[derive(Debug)]
 pub struct CudaRecording {
     noted: Box<dyn Recording>,
+    /// Which queue it was: the order of operations is its, and so is the scratch that they use.
+    queue: u64,
     /// That of the queue, whose blocks they use.
     driver: Arc<dyn Driver>,
     /// How many of its blocks had been freed before.
@@ -141,12 +143,12 @@ impl<F: Float> Device for Cuda<F> {
         // after a panic, too: a caller that catches it has a queue that runs its operations again
         let noted = queue.stream().end_recording();
         worked.unwrap_or_else(|panic| resume_unwind(panic))?;
-        Ok(Some(CudaRecording { noted: noted?, driver, freed }))
+        Ok(Some(CudaRecording { noted: noted?, queue: queue.id(), driver, freed }))
     }
 
-    fn replay(&self, _: &mut CudaQueue, recording: &CudaRecording) -> Result<bool, DeviceError> {
+    fn replay(&self, queue: &mut CudaQueue, recording: &CudaRecording) -> Result<bool, DeviceError> {
         let freed = recording.driver.freed().hold();
-        if *freed != recording.freed {
+        if *freed != recording.freed || queue.id() != recording.queue {
             return Ok(false);
         }
         // SAFETY: no block of the device was freed since before the first of its operations was noted, and none is while
@@ -383,6 +385,11 @@ mod tests {
         assert!(cuda.replay(&mut queue, &noted).unwrap(), "what another device frees is none of its memory");
         assert_eq!(get(&mut queue, &to), [6.0; 4]);
         set(&mut queue, &mut from, 5.0);
+        assert!(
+            !cuda.replay(&mut cuda.queue().unwrap(), &noted).unwrap(),
+            "another queue would not wait for it"
+        );
+        assert_eq!(get(&mut queue, &to), [6.0; 4]);
         // the same memory, by another name
         drop(cuda.with_float::<bf16>().allocate(16).unwrap());
         assert!(!cuda.replay(&mut queue, &noted).unwrap());

@@ -1,6 +1,9 @@
 //! A stream and the memory that its kernels need between them.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use super::{Arguments, CudaBlock, CudaViewMut, Driver, Kernel, LaunchShape, Product, Stream};
 use crate::{
@@ -14,11 +17,20 @@ pub struct CudaQueue {
     stream: Box<dyn Stream>,
     /// Blocks that no operation uses, the one for the outermost use last.
     scratch: Vec<CudaBlock>,
+    /// No other queue of this process has the same.
+    id: u64,
 }
 
 impl CudaQueue {
     pub(super) fn new(driver: &Arc<dyn Driver>) -> Result<CudaQueue, DeviceError> {
-        Ok(CudaQueue { driver: Arc::clone(driver), stream: driver.stream()?, scratch: Vec::new() })
+        static QUEUES: AtomicU64 = AtomicU64::new(0);
+        let id = QUEUES.fetch_add(1, Ordering::Relaxed);
+        Ok(CudaQueue { driver: Arc::clone(driver), stream: driver.stream()?, scratch: Vec::new(), id })
+    }
+
+    /// What tells it from all other queues.
+    pub(super) fn id(&self) -> u64 {
+        self.id
     }
 
     /// Memory it holds, in bytes: scratch that grows to what the largest operation so far took.

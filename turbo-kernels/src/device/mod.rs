@@ -157,7 +157,7 @@ pub trait Device: Clone + Send + Sync + 'static {
     }
 
     /// Enqueues what was noted of this queue, with the same views and sizes. `false`, and nothing is enqueued, when a
-    /// block has been freed since: then it has to be noted anew.
+    /// block has been freed since, or when it was noted of another queue: then it has to be noted anew.
     ///
     /// # Errors
     /// A device failure; within [`Device::record`] on the same queue.

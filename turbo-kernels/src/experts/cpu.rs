@@ -43,6 +43,8 @@ pub(crate) fn experts(
 ) -> Result<(), KernelError> {
     let Routing { num_experts, top_k } = layer.routing;
     layer.check(num_experts, features, &x, &logits, &out)?;
+    check_packing("number of matrices of up that are packed as the first", layer.up)?;
+    check_packing("number of matrices of down that are packed as the first", layer.down)?;
     if out.is_empty() {
         return Ok(());
     }
@@ -55,6 +57,18 @@ pub(crate) fn experts(
         Rows { isa: cpu.supported_isa(), x, logits, layer, out }.run(queue)?;
     }
     Ok(())
+}
+
+/// Experts of other dtypes or instruction sets would take other scratch than the first.
+fn check_packing(argument: &'static str, weights: &[PackedWeight]) -> Result<(), KernelError> {
+    let got = weights.iter().filter(|weight| weight.packs_rows_like(&weights[0])).count();
+    match weights.len() {
+        all if got == all => Ok(()),
+        all => {
+            let expected = format!("{all}, all of them").into();
+            Err(KernelError::Size { kernel: super::NAME, argument, expected, got })
+        }
+    }
 }
 
 /// Rows whose pairs are sorted at once.
@@ -248,6 +262,31 @@ impl Kernel for AddWeighted<'_> {
             lanes::map(s, [self.made], 0.0, self.out, |[made]| s.mul(weight, made));
         } else {
             lanes::update_with(s, self.out, [self.made], |sum, [made]| s.mul_add(weight, made, sum));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Activation, Cpu, CpuOptions, DType, Device, Experts, Gemm, Routing};
+
+    #[test]
+    fn experts_of_two_dtypes_are_refused() {
+        let cpu = Cpu::new(CpuOptions::default()).unwrap();
+        let pack = |dtype| cpu.pack(&[0.5; 16], 4, 4, dtype).unwrap();
+        let [same, mixed] = [[DType::F32; 2], [DType::F32, DType::Bf16]].map(|dtypes| dtypes.map(pack));
+        let run = |up, down| {
+            let routing = Routing { num_experts: 2, top_k: 1 };
+            let layer = Experts { routing, up, activation: Activation::GeluErf, down };
+            cpu.experts(&mut cpu.queue().unwrap(), &[1.0; 4], &[1.0, 0.0], layer, &mut [0.0; 4])
+        };
+        run(&same, &same).unwrap();
+        for (up, down, name) in [(&mixed, &same, "up"), (&same, &mixed, "down")] {
+            let error = run(up, down).unwrap_err().to_string();
+            let said = format!(
+                "experts: number of matrices of {name} that are packed as the first is 1, expected 2, all of them"
+            );
+            assert_eq!(error, said);
         }
     }
 }

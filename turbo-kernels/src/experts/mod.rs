@@ -14,7 +14,8 @@ const NAME: &str = "experts";
 /// `x` is `[rows, in_features]`, the router's logits are `[rows, num_experts]`, `out` is `[rows, out_features]`. Which
 /// experts a row has, and their weights, are those of [`BiasAct::weigh_experts`](crate::BiasAct::weigh_experts).
 ///
-/// Matrices are packed as [`Gemm::EXPERTS_APART`](crate::Gemm::EXPERTS_APART) says: one of each expert, or a single one.
+/// Matrices are packed as [`Gemm::EXPERTS_APART`](crate::Gemm::EXPERTS_APART) says: one of each expert, or a single one; on
+/// each side all of them for the same dtype.
 pub struct Experts<'w, W> {
     /// How many there are, and how many a row has.
     pub routing: Routing,

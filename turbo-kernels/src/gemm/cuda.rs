@@ -3,6 +3,8 @@
 //! Bias, residual and two activations are part of the product; for what cuBLASLt rounds on the way see [`Epilogue`]. Another
 //! activation, a gate and a norm follow as kernels of their own, so the sum before them is stored, and rounded, too.
 
+use std::marker::PhantomData;
+
 use super::{
     Epilogue, Gemm,
     at_once::{COLUMNS, MOST_PRODUCTS, products_at_once},
@@ -20,27 +22,29 @@ use crate::{
 
 /// A weight as checkpoints store it, `[out_features, in_features]`, rounded to the device's type.
 #[derive(Debug)]
-pub struct CudaWeight {
+pub struct CudaWeight<F> {
     values: CudaBlock,
     out_features: usize,
     in_features: usize,
+    /// A block would give its values as those of any type.
+    float: PhantomData<F>,
 }
 
-impl CudaWeight {
+impl<F: Float> CudaWeight<F> {
     /// Results and inputs.
     fn features(&self) -> [usize; 2] {
         [self.out_features, self.in_features]
     }
 
     /// The weights of results from number `first` on.
-    fn behind<F: Float>(&self, first: usize) -> Result<CudaView<'_, F>, DeviceError> {
+    fn behind(&self, first: usize) -> Result<CudaView<'_, F>, DeviceError> {
         let values = self.values.view(0, self.out_features * self.in_features)?;
         Ok(values.behind(first * self.in_features))
     }
 }
 
 impl<F: Float> Gemm for Cuda<F> {
-    type Weight = CudaWeight;
+    type Weight = CudaWeight<F>;
 
     const EXPERTS_APART: bool = false;
 
@@ -55,7 +59,7 @@ impl<F: Float> Gemm for Cuda<F> {
         out_features: usize,
         in_features: usize,
         dtype: DType,
-    ) -> Result<CudaWeight, KernelError> {
+    ) -> Result<CudaWeight<F>, KernelError> {
         const NAME: &str = "pack";
         KernelError::check_length(NAME, "weight", out_features.saturating_mul(in_features), weight.len())?;
         if !self.dtypes().contains(&dtype) {
@@ -63,14 +67,14 @@ impl<F: Float> Gemm for Cuda<F> {
             return Err(DeviceError::Failed { what: NAME, why }.into());
         }
         let values: Vec<F> = weight.iter().map(|value| F::from_f32(*value)).collect();
-        Ok(CudaWeight { values: self.constants(&values)?, out_features, in_features })
+        Ok(CudaWeight { values: self.constants(&values)?, out_features, in_features, float: PhantomData })
     }
 
-    fn image<'w>(&self, _: &'w CudaWeight) -> Option<&'w [u8]> {
+    fn image<'w>(&self, _: &'w CudaWeight<F>) -> Option<&'w [u8]> {
         None
     }
 
-    fn restore(&self, _: &[u8], _: usize, _: usize, _: DType) -> Result<CudaWeight, KernelError> {
+    fn restore(&self, _: &[u8], _: usize, _: usize, _: DType) -> Result<CudaWeight<F>, KernelError> {
         let why = "a GPU gives no images away".to_owned();
         Err(DeviceError::Failed { what: "restore", why }.into())
     }
@@ -83,7 +87,7 @@ impl<F: Float> Gemm for Cuda<F> {
         &self,
         queue: &mut CudaQueue,
         x: CudaView<'_, F>,
-        weight: &CudaWeight,
+        weight: &CudaWeight<F>,
         epilogue: Epilogue<CudaView<'_, F>>,
         out: CudaViewMut<'_, F>,
     ) -> Result<(), KernelError> {
@@ -95,7 +99,7 @@ impl<F: Float> Gemm for Cuda<F> {
         &self,
         queue: &mut CudaQueue,
         x: CudaView<'_, F>,
-        weight: &CudaWeight,
+        weight: &CudaWeight<F>,
         bias: Option<CudaView<'_, F>>,
         residual: Option<CudaView<'_, F>>,
         norm: NormWeights<CudaView<'_, F>>,
@@ -112,7 +116,7 @@ impl<F: Float> Gemm for Cuda<F> {
         &self,
         queue: &mut CudaQueue,
         x: CudaView<'_, F>,
-        layer: FeedForward<'_, CudaWeight, CudaView<'_, F>>,
+        layer: FeedForward<'_, CudaWeight<F>, CudaView<'_, F>>,
         out: CudaViewMut<'_, F>,
     ) -> Result<(), KernelError> {
         let rows = layer.check([layer.up.features(), layer.down.features()], &x, &out)?;
@@ -144,10 +148,10 @@ impl<F: Float> Gemm for Cuda<F> {
         queue: &mut CudaQueue,
         x: CudaView<'_, F>,
         logits: CudaView<'_, F>,
-        layer: Experts<'_, CudaWeight>,
+        layer: Experts<'_, CudaWeight<F>>,
         out: CudaViewMut<'_, F>,
     ) -> Result<(), KernelError> {
-        let rows = layer.check(1, CudaWeight::features, &x, &logits, &out)?;
+        let rows = layer.check(1, CudaWeight::<F>::features, &x, &logits, &out)?;
         let Experts { routing, up, activation, down } = layer;
         queue.with_scratch(rows * up[0].out_features, |queue, mut wide| {
             self.linear(queue, x, &up[0], Epilogue::Act(activation), wide.reborrow())?;
@@ -162,7 +166,7 @@ impl<F: Float> Gemm for Cuda<F> {
         queue: &mut CudaQueue,
         layout: Layout<CudaView<'_, u32>>,
         x: CudaView<'_, F>,
-        weight: &CudaWeight,
+        weight: &CudaWeight<F>,
         bias: Option<CudaView<'_, F>>,
         mut out: CudaViewMut<'_, F>,
     ) -> Result<(), KernelError> {
@@ -208,7 +212,7 @@ impl<F: Float> Cuda<F> {
         &self,
         queue: &mut CudaQueue,
         x: CudaView<'_, F>,
-        weight: &CudaWeight,
+        weight: &CudaWeight<F>,
         epilogue: Epilogue<CudaView<'_, F>>,
         mut out: CudaViewMut<'_, F>,
     ) -> Result<(), KernelError> {
@@ -266,7 +270,7 @@ impl<F: Float> Cuda<F> {
         &self,
         queue: &mut CudaQueue,
         x: CudaView<'_, F>,
-        weight: &CudaWeight,
+        weight: &CudaWeight<F>,
         epilogue: Epilogue<CudaView<'_, F>>,
         norm: NormWeights<CudaView<'_, F>>,
         out: CudaViewMut<'_, F>,
