@@ -35,9 +35,10 @@ impl Capacity {
         Capacity { batch_size, total_tokens, max_seq_len: padded_len, selected_rows }
     }
 
-    /// This capacity without what no batch can use: every sequence has a token, and each row holds one.
+    /// This capacity without what no batch can use: every sequence has a token, each row holds one, and there are no more rows
+    /// than in so many of the longest sequence.
     pub(crate) fn usable(&self) -> Self {
-        let total_tokens = self.total_tokens;
+        let total_tokens = self.total_tokens.min(self.batch_size.saturating_mul(self.max_seq_len));
         Capacity {
             batch_size: self.batch_size.min(total_tokens),
             total_tokens,

@@ -233,12 +233,27 @@ fn a_capacity_beyond_all_memory_is_refused() {
             let good = sequences(&[5, 9], SMALL.vocab_size);
             let expected = embed(&mut executor, &good);
             let capacity =
-                Capacity { batch_size: 2, total_tokens: tokens, max_seq_len: 64, selected_rows: 0 };
+                Capacity { batch_size: 2, total_tokens: tokens, max_seq_len: tokens, selected_rows: 0 };
             let refused = executor.reserve(capacity).unwrap_err();
             assert!(refused.to_string().starts_with("out of device memory"), "{refused}");
-            assert!(executor.planned_bytes(Capacity { max_seq_len: tokens, ..capacity }).is_err());
+            assert!(executor.planned_bytes(capacity).is_err());
             assert_eq!(embed(&mut executor, &good), expected);
         }
+    }
+}
+
+/// Two sequences of 64 tokens have 128, whatever is reserved for; and what is reserved stays, of however few kept bindings.
+#[test]
+fn rows_that_no_batch_can_have_take_nothing() {
+    for layout in [LayoutKind::Packed, LayoutKind::Padded] {
+        let footprint = |total_tokens| {
+            let config = ExecutorConfig { cached_bindings: 1, ..ExecutorConfig::default() };
+            let mut executor = executor(layout, 1, config);
+            let capacity = Capacity { batch_size: 2, total_tokens, max_seq_len: 64, selected_rows: 0 };
+            executor.reserve(capacity).unwrap();
+            (executor.footprint_bytes(), executor.planned_bytes(capacity).unwrap())
+        };
+        assert_eq!(footprint(16_384), footprint(128), "{layout:?}");
     }
 }
 

@@ -201,7 +201,7 @@ impl<D: EncoderKernels> Executor<D> {
     pub fn planned_bytes(&self, capacity: Capacity) -> Result<usize, GraphError> {
         let mut planner = Planner::new(self.config.planner)?;
         let mut bound = BoundProgram::default();
-        let planned_for = self.planned_for(&capacity.extents());
+        let planned_for = self.planned_for(&capacity.usable().extents());
         bound.bind_into(&self.program, planned_for, &mut planner, &mut Vec::new())?;
         let footprint = bound.plan().footprint();
         if !self.flights.have_landings() {
