@@ -9,8 +9,7 @@ use super::{
     attention::TurnedAttention,
     bert,
     heads::{self, HasBias, Head, Step, Width, Words},
-    post_norm,
-    rotary::{self, RopeParameters},
+    post_norm, rotary,
 };
 use crate::{
     ModelConfig, ModelError, Task,
@@ -100,10 +99,8 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
 
 /// Stretched models turn by a larger base, and all of them slower by the same factor.
 fn positions(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
-    let later = config.optional::<RopeParameters>(rotary::PARAMETERS)?.unwrap_or_default();
-    let theta = later.theta(config, THETA)?;
-    let field = if later.is_default() { rotary::SCALING } else { rotary::PARAMETERS };
-    let Some(stretched) = config.optional::<RopeParameters>(field)? else {
+    let rotary::Turning { theta, stretched } = rotary::Turning::read(config, THETA)?;
+    let Some((field, stretched)) = stretched else {
         return rotary::table(drawing, config, theta, rotary::Stretch::None);
     };
     match (stretched.kind(), stretched.factor, stretched.mixed_b) {

@@ -20,6 +20,8 @@ use crate::{
 
 const GLOBAL_EVERY: Setting<u32> = Setting::Field("global_attn_every_n_layers", 3);
 const LOCAL_TOKENS: Setting<u32> = Setting::Field("local_attention", 128);
+/// Another name of half of that in the reference, whose value counts there.
+const LOCAL_REACH: &str = "sliding_window";
 const GLOBAL_THETA: Setting<f64> = Setting::Field("global_rope_theta", 160_000.0);
 const LOCAL_THETA: Setting<f64> = Setting::Field("local_rope_theta", 10_000.0);
 const ATTENTION_BIAS: Setting<bool> = Setting::Field("attention_bias", false);
@@ -112,15 +114,20 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
         norm_bias: config.bias(NORM_BIAS)?,
     };
     rotary::refuse_scaling(config)?;
-    let theta = rotary::theta(config, rotary::Layers::Global, GLOBAL_THETA)?;
+    let global_theta = rotary::theta(config, rotary::Layers::Global, GLOBAL_THETA)?;
     let global = Sight {
         mask: AttentionMask::Full,
-        table: rotary::table(drawing, config, theta, rotary::Stretch::None)?,
+        table: rotary::table(drawing, config, global_theta, rotary::Stretch::None)?,
     };
     // null is not the default here, but the other layers' base
     let local = if config.is_null(LOCAL_THETA.name()) { GLOBAL_THETA } else { LOCAL_THETA };
     let theta = rotary::theta(config, rotary::Layers::Local, local)?;
+    rotary::refuse_theta_in_scaling(config, [global_theta, theta])?;
     let reach = config.count(LOCAL_TOKENS)? as usize / 2;
+    if let Some(other) = config.optional::<usize>(LOCAL_REACH)?.filter(|other| *other != reach) {
+        let why = format!("is {other}, expected {reach}, half of {}", LOCAL_TOKENS.name());
+        return Err(config.wrong(LOCAL_REACH, why));
+    }
     let local = Sight {
         mask: AttentionMask::Window { reach },
         table: rotary::table(drawing, config, theta, rotary::Stretch::None)?,

@@ -1,6 +1,7 @@
 //! Positions as angles (Su et al., 2021): every pair of columns of a head turns at its own speed.
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 use turbo_graph::ValueId;
 
 use crate::{ModelConfig, ModelError, config_fields::Setting, drawing::Drawing};
@@ -16,7 +17,7 @@ const MOST_VALUES: usize = 1 << 26;
 const MOST_COLUMNS: usize = 4096;
 
 /// The field that says how a model was stretched to longer inputs.
-pub(super) const SCALING: &str = "rope_scaling";
+const SCALING: &str = "rope_scaling";
 
 /// Which layers share a speed of turning.
 #[derive(Clone, Copy)]
@@ -30,10 +31,13 @@ pub(super) enum Layers {
 }
 
 /// The field in which later versions of the reference write how positions turn, stretched or not.
-pub(super) const PARAMETERS: &str = "rope_parameters";
+const PARAMETERS: &str = "rope_parameters";
+
+/// Positions of the inputs of the first training; some files have it outside of these fields.
+const TRAINED: &str = "original_max_position_embeddings";
 
 /// What either field says.
-#[derive(Default, Deserialize)]
+#[derive(Clone, Default, Deserialize, PartialEq)]
 pub(super) struct RopeParameters {
     rope_type: Option<String>,
     /// What the first versions call it; many files have both.
@@ -57,6 +61,12 @@ impl RopeParameters {
     /// Whether nothing was stretched, as far as is said here.
     pub(super) fn is_default(&self) -> bool {
         matches!(self.kind(), "" | "default")
+    }
+
+    /// Whether both say the same, but for the speed of turning.
+    fn stretches_as(&self, other: &Self) -> bool {
+        let stretch = |it: &Self| Self { rope_type: None, r#type: None, rope_theta: None, ..it.clone() };
+        self.kind() == other.kind() && stretch(self) == stretch(other)
     }
 
     /// A speed of turning, the base of its powers: that of `setting`, unless the file is of a later version, stretched or not.
@@ -139,8 +149,14 @@ impl RopeParameters {
             "llama3" => {
                 let low = positive("low_freq_factor", self.low_freq_factor)?;
                 let high = positive("high_freq_factor", self.high_freq_factor)?;
-                let trained =
-                    positive("original_max_position_embeddings", self.original_max_position_embeddings)?;
+                let trained = positive(TRAINED, self.original_max_position_embeddings)?;
+                // which counts in version 5 of the reference, and not in version 4
+                let beside = config.optional::<f64>(TRAINED)?;
+                if let Some(other) = beside.filter(|other| *other != trained) {
+                    return Err(
+                        config.wrong(TRAINED, format!("is {other}, expected {trained} as in {field}"))
+                    );
+                }
                 if high <= low {
                     let why =
                         format!("its high_freq_factor is {high}, expected more than low_freq_factor {low}");
@@ -153,28 +169,52 @@ impl RopeParameters {
     }
 }
 
+/// How positions turn in a model whose layers all turn alike.
+pub(super) struct Turning {
+    /// The base of the powers.
+    pub(super) theta: f64,
+    /// How the model was stretched, and the field that says so; `None` where none does.
+    pub(super) stretched: Option<(&'static str, RopeParameters)>,
+}
+
+impl Turning {
+    /// Where [`SCALING`] says anything, version 5 of the reference takes all from there, and what is not said there from
+    /// `setting`; version 4 does not know [`PARAMETERS`].
+    ///
+    /// # Errors
+    /// Where [`PARAMETERS`] says otherwise beside it; as [`RopeParameters::theta`].
+    pub(super) fn read(config: &ModelConfig, setting: Setting<f64>) -> Result<Self, ModelError> {
+        let later = config.optional::<RopeParameters>(PARAMETERS)?.unwrap_or_default();
+        let theta = later.theta(config, setting)?;
+        let is_said = config.optional::<Map<String, Value>>(SCALING)?.is_some_and(|it| !it.is_empty());
+        let earlier = config.optional::<RopeParameters>(SCALING)?.filter(|_| is_said);
+        let Some(earlier) = earlier else {
+            let stretched = Some((PARAMETERS, later)).filter(|(_, later)| !later.is_default());
+            return Ok(Self { theta, stretched });
+        };
+        if !later.is_default() && !earlier.stretches_as(&later) {
+            return Err(config.wrong(SCALING, format!("does not stretch positions as {PARAMETERS} does")));
+        }
+        let beside = earlier.rope_theta.map_or_else(|| config.read(setting), Ok)?;
+        if let Some(other) = later.rope_theta.filter(|other| *other != beside) {
+            let why = format!(
+                "its rope_theta is {other}, expected {beside} as beside {SCALING}, which counts before it"
+            );
+            return Err(config.wrong(PARAMETERS, why));
+        }
+        Ok(Self { theta, stretched: Some((SCALING, earlier)) })
+    }
+}
+
 /// The table of a decoder whose layers all turn alike, stretched or not.
-///
-/// # Errors
-/// Where both fields stretch it, and not alike: version 5 of the reference takes what [`SCALING`] says then, version 4 does
-/// not know the other.
 pub(super) fn stretched_table(
     drawing: &mut Drawing<'_>,
     config: &ModelConfig,
     setting: Setting<f64>,
 ) -> Result<ValueId, ModelError> {
-    let later = config.optional::<RopeParameters>(PARAMETERS)?.unwrap_or_default();
-    // which may have a speed of turning alone
-    let scaling = config.optional::<RopeParameters>(SCALING)?.filter(|it| !it.kind().is_empty());
-    let in_scaling = scaling.as_ref().map(|it| it.stretch(config, SCALING)).transpose()?;
-    let stretch = match in_scaling {
-        Some(stretch) if later.is_default() || later.stretch(config, PARAMETERS)? == stretch => stretch,
-        Some(_) => {
-            return Err(config.wrong(SCALING, format!("does not stretch positions as {PARAMETERS} does")));
-        }
-        None => later.stretch(config, PARAMETERS)?,
-    };
-    table(drawing, config, later.theta(config, setting)?, stretch)
+    let Turning { theta, stretched } = Turning::read(config, setting)?;
+    let stretch = stretched.map_or(Ok(Stretch::None), |(field, it)| it.stretch(config, field))?;
+    table(drawing, config, theta, stretch)
 }
 
 /// How positions turn in layers of either kind.
@@ -206,6 +246,20 @@ pub(super) fn refuse_scaling(config: &ModelConfig) -> Result<(), ModelError> {
             Err(config.unsupported(SCALING, scaling.kind(), "default"))
         }
         _ => Ok(()),
+    }
+}
+
+/// Refuses a speed of turning in [`SCALING`] that is not that of both kinds of layers: version 5 of the reference gives it
+/// to both, version 4 to none.
+pub(super) fn refuse_theta_in_scaling(config: &ModelConfig, theta: [f64; 2]) -> Result<(), ModelError> {
+    let scaling = config.optional::<RopeParameters>(SCALING)?;
+    match scaling.and_then(|it| it.rope_theta).filter(|other| theta != [*other; 2]) {
+        None => Ok(()),
+        Some(other) => {
+            let [global, local] = theta;
+            let kinds = format!("which counts before those of both kinds of layers, {global} and {local}");
+            Err(config.wrong(SCALING, format!("its rope_theta is {other}, {kinds}")))
+        }
     }
 }
 

@@ -882,6 +882,81 @@ fn ways_to_stretch_positions_that_are_not_drawn_are_refused() {
     assert_eq!(error(folder.path()), "config.json: rope_theta: is 0, expected more than 0");
 }
 
+/// Version 5 of the reference takes all that the earlier field says, where it says anything; version 4 does not know the
+/// other.
+#[test]
+fn two_fields_that_turn_positions_otherwise_are_refused() {
+    let default = |theta: f64| json!({"rope_type": "default", "rope_theta": theta});
+    let linear = json!({"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6});
+    let ntk = |factor: f64| json!({"rope_type": "ntk", "factor": factor, "rope_theta": 5e5});
+    let other_base = |theta: &str| {
+        format!(
+            "rope_parameters: its rope_theta is 77, expected {theta} as beside rope_scaling, which counts before it"
+        )
+    };
+    let other_stretch = || "rope_scaling: does not stretch positions as rope_parameters does".to_owned();
+    let cases = [
+        ("qwen3-base", default(77.0), json!({"rope_type": "default"}), other_base("1000000")),
+        ("qwen3-base", default(77.0), json!({"type": "linear", "factor": 2.0}), other_base("1000000")),
+        ("gte-base", default(77.0), json!({"type": "ntk", "factor": 2.0}), other_base("500000")),
+        ("qwen3-base", linear.clone(), json!({"rope_theta": 1e6}), other_stretch()),
+        ("qwen3-base", linear.clone(), json!({"factor": 5.0}), other_stretch()),
+        ("gte-base", ntk(4.0), json!({"type": "ntk", "factor": 2.0}), other_stretch()),
+        ("gte-base", ntk(4.0), json!({"type": "default"}), other_stretch()),
+    ];
+    for (fixture, later, earlier, why) in cases {
+        let folder = copy(fixture);
+        let file = folder.path().join("config.json");
+        set(&file, "rope_parameters", later);
+        set(&file, "rope_scaling", earlier);
+        assert_eq!(error(folder.path()), format!("config.json: {why}"));
+    }
+    let alike = [
+        ("qwen3-base", default(1e6), json!({"rope_type": "default"})),
+        ("qwen3-base", default(1e6), default(1e6)),
+        ("gte-base", ntk(2.0), json!({"type": "ntk", "factor": 2.0})),
+        ("gte-base", default(5e5), json!({"type": "ntk", "factor": 2.0})),
+    ];
+    for (fixture, later, earlier) in alike {
+        let folder = copy(fixture);
+        let file = folder.path().join("config.json");
+        set(&file, "rope_parameters", later);
+        set(&file, "rope_scaling", earlier);
+        assert!(hidden_states(folder.path()) == hidden_states(&data(fixture)), "{fixture}");
+    }
+}
+
+/// The reference takes the one that stands by itself.
+#[test]
+fn lengths_of_the_first_training_that_differ_are_refused() {
+    let folder = copy("llama-base");
+    let file = folder.path().join("config.json");
+    set(&file, "original_max_position_embeddings", json!(50));
+    let why = "original_max_position_embeddings: is 50, expected 100 as in rope_scaling";
+    assert_eq!(error(folder.path()), format!("config.json: {why}"));
+    set(&file, "original_max_position_embeddings", json!(100));
+    assert!(hidden_states(folder.path()) == hidden_states(&data("llama-base")));
+}
+
+/// Other names of what ModernBERT's own fields say; the reference takes the value of the other name.
+#[test]
+fn modernbert_s_window_and_speeds_may_not_contradict_each_other() {
+    let folder = copy("modernbert-base");
+    let file = folder.path().join("config.json");
+    set(&file, "sliding_window", json!(5));
+    let why = "sliding_window: is 5, expected 4, half of local_attention";
+    assert_eq!(error(folder.path()), format!("config.json: {why}"));
+    for same in [json!(4), Value::Null] {
+        set(&file, "sliding_window", same);
+        assert!(hidden_states(folder.path()) == hidden_states(&data("modernbert-base")));
+    }
+    set(&file, "rope_scaling", json!({"rope_type": "default", "rope_theta": 160_000.0}));
+    let why = "rope_scaling: its rope_theta is 160000, which counts before those of both kinds of layers, 160000 and 10000";
+    assert_eq!(error(folder.path()), format!("config.json: {why}"));
+    set(&file, "local_rope_theta", json!(160_000.0));
+    Checkpoint::open(folder.path()).unwrap();
+}
+
 /// The hidden states of one input.
 fn hidden_states(folder: &Path) -> Vec<f32> {
     let checkpoint = Checkpoint::open(folder).unwrap();
