@@ -18,6 +18,8 @@ use crate::{
 };
 
 const THETA: Setting<f64> = Setting::Field("rope_theta", 10_000.0);
+/// Of the transformers library's own class, whose files have the name "gte".
+const THETA_OF_LIBRARY: Setting<f64> = Setting::Field("rope_theta", 160_000.0);
 
 pub(super) const GTE: Architecture = Architecture {
     names: &[
@@ -99,7 +101,8 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
 
 /// Stretched models turn by a larger base, and all of them slower by the same factor.
 fn positions(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
-    let rotary::Turning { theta, stretched } = rotary::Turning::read(config, THETA)?;
+    let theta = if config.model_type == "gte" { THETA_OF_LIBRARY } else { THETA };
+    let rotary::Turning { theta, stretched } = rotary::Turning::read(config, theta)?;
     let Some((field, stretched)) = stretched else {
         return rotary::table(drawing, config, theta, rotary::Stretch::None);
     };

@@ -957,6 +957,20 @@ fn modernbert_s_window_and_speeds_may_not_contradict_each_other() {
     Checkpoint::open(folder.path()).unwrap();
 }
 
+/// Where the file says nothing, the reference's class and the models' own code differ.
+#[test]
+fn gte_turns_by_another_base_under_each_name() {
+    for (model_type, theta) in [("new", 10_000.0), ("gte", 160_000.0)] {
+        let folder = copy("gte-base");
+        let file = folder.path().join("config.json");
+        set(&file, "model_type", json!(model_type));
+        set(&file, "rope_theta", Value::Null);
+        let silent = hidden_states(folder.path());
+        set(&file, "rope_theta", json!(theta));
+        assert!(silent == hidden_states(folder.path()), "{model_type}");
+    }
+}
+
 /// The hidden states of one input.
 fn hidden_states(folder: &Path) -> Vec<f32> {
     let checkpoint = Checkpoint::open(folder).unwrap();
