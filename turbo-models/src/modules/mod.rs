@@ -162,7 +162,8 @@ mod tests {
 
     #[test]
     fn the_mean_is_taken_where_nothing_is_switched_on() {
-        for config in [r#"{"word_embedding_dimension": 8}"#, r#"{"pooling_mode_cls_token": false}"#] {
+        let off = r#"{"pooling_mode_cls_token": false, "pooling_mode_mean_tokens": false}"#;
+        for config in [r#"{"word_embedding_dimension": 8}"#, r#"{"pooling_mode_cls_token": false}"#, off] {
             assert_eq!(open_pooling(config).unwrap().pooling, Some(Pooling::Mean), "{config}");
         }
     }

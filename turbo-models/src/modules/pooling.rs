@@ -34,7 +34,9 @@ pub(super) fn check_splade(path: &Path) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// Old files have a flag per mode, new ones name it.
+/// Old files have a flag per mode, new ones name it. A flag that is absent is off, as in the library from version 5.4 on;
+/// earlier ones took the mean too where its flag is absent, and failed where all are off. Every version writes the flags of
+/// all modes that it knows, the mean among them, so that files which the library wrote mean the same to all.
 fn mode(json: &JsonObject) -> Result<Pooling, ModelError> {
     const FIELD: &str = "pooling_mode";
     let flags = json.iter().filter(|(_, value)| **value == Value::Bool(true));
