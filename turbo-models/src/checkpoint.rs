@@ -59,6 +59,7 @@ impl Checkpoint {
         let dir =
             fs::canonicalize(dir).map_err(|source| ModelError::Read { file: dir.to_owned(), source })?;
         let (mut config, architecture) = ModelConfig::open(&dir)?;
+        refuse_adapter(&dir)?;
         let mut modules = SentenceModules::open(&dir)?;
         modules.tanh_int8 |= !modules.is_listed && architecture.makes_whole_numbers();
         if let Some(path) = &options.dense_path {
@@ -303,6 +304,16 @@ impl WeightSource for Checkpoint {
 
 fn limits(config: &ModelConfig, modules: &SentenceModules) -> InputLimits {
     let positions = config.max_input_length();
+/// Refuses a folder with an adapter (PEFT): the reference applies it, even where the weights are complete.
+fn refuse_adapter(dir: &Path) -> Result<(), ModelError> {
+    const KIND: &str = "peft_type";
+    let Some(json) = JsonObject::open(dir.join("adapter_config.json"))? else { return Ok(()) };
+    let kind = json.get::<String>(KIND)?.unwrap_or_else(|| "null".to_owned());
+    let advice =
+        "merge the adapter into the weights (`merge_and_unload` of PEFT), save them, and leave this file out";
+    Err(json.unsupported(KIND, kind, format!("none: {advice}")))
+}
+
     InputLimits {
         max_input_length: modules.inputs.max_length().map_or(positions, |limit| limit.min(positions)),
         vocab_size: config.vocab_size,

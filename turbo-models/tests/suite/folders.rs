@@ -57,6 +57,22 @@ fn a_limit_beyond_the_position_table_is_a_warning() {
     );
 }
 
+/// The reference applies it, and the vectors would be others.
+#[test]
+fn an_adapter_beside_the_weights_is_refused() {
+    let dir = copy();
+    let adapter = r#"{"peft_type": "LORA", "base_model_name_or_path": "tiny"}"#;
+    fs::write(dir.path().join("adapter_config.json"), adapter).unwrap();
+    let error = Checkpoint::open(dir.path()).err().unwrap().to_string();
+    let why = "supported: none: merge the adapter into the weights (`merge_and_unload` of PEFT), save them, and leave this \
+               file out";
+    let expected = format!(r#"adapter_config.json: peft_type is "LORA", {why}"#);
+    assert!(error.ends_with(&format!("/{expected}")), "{error}");
+    fs::write(dir.path().join("adapter_config.json"), "{}").unwrap();
+    let error = Checkpoint::open(dir.path()).err().unwrap().to_string();
+    assert!(error.contains(r#"/adapter_config.json: peft_type is "null", "#), "{error}");
+}
+
 /// Fewer tokens than rows are usual, tables are filled up to a round number; more cannot be run.
 #[test]
 fn a_tokenizer_of_more_tokens_than_rows_is_a_warning() {
