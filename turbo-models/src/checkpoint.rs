@@ -14,6 +14,7 @@ use crate::{
     TokenizeError,
     architectures::{Architecture, dense_prefix},
     config_labels::{Labels, ScoreClass},
+    json::JsonObject,
     modules::{Dense, SentenceModules},
     packed::{KeyMaker, ModelKey},
     tokenize::PairTemplate,
@@ -58,8 +59,8 @@ impl Checkpoint {
     pub fn open_with(dir: &Path, options: &OpenOptions) -> Result<Self, ModelError> {
         let dir =
             fs::canonicalize(dir).map_err(|source| ModelError::Read { file: dir.to_owned(), source })?;
-        let (mut config, architecture) = ModelConfig::open(&dir)?;
         refuse_adapter(&dir)?;
+        let (mut config, architecture) = ModelConfig::open(&dir)?;
         let mut modules = SentenceModules::open(&dir)?;
         modules.tanh_int8 |= !modules.is_listed && architecture.makes_whole_numbers();
         if let Some(path) = &options.dense_path {
@@ -89,6 +90,7 @@ impl Checkpoint {
         // inputs end at a window, or else where positions do
         let window = config.window_warning(&architecture.fields, modules.inputs.max_length())?;
         warnings.extend(window.or_else(|| positions_warning(&config, &modules)));
+        warnings.extend(limits_of_kinds(&config, &modules));
         warnings.extend(config.causal_warning(&architecture.fields)?);
         if let Some(class) = config.generator()?.filter(|_| task.is_none()) {
             warnings.push(format!(
@@ -302,8 +304,6 @@ impl WeightSource for Checkpoint {
     }
 }
 
-fn limits(config: &ModelConfig, modules: &SentenceModules) -> InputLimits {
-    let positions = config.max_input_length();
 /// Refuses a folder with an adapter (PEFT): the reference applies it, even where the weights are complete.
 fn refuse_adapter(dir: &Path) -> Result<(), ModelError> {
     const KIND: &str = "peft_type";
@@ -314,6 +314,8 @@ fn refuse_adapter(dir: &Path) -> Result<(), ModelError> {
     Err(json.unsupported(KIND, kind, format!("none: {advice}")))
 }
 
+fn limits(config: &ModelConfig, modules: &SentenceModules) -> InputLimits {
+    let positions = config.max_input_length();
     InputLimits {
         max_input_length: modules.inputs.max_length().map_or(positions, |limit| limit.min(positions)),
         vocab_size: config.vocab_size,
@@ -351,4 +353,15 @@ fn positions_warning(config: &ModelConfig, modules: &SentenceModules) -> Option<
     let positions = config.max_input_length();
     let limit = modules.inputs.max_seq_length.filter(|limit| *limit > positions)?;
     Some(format!("sentence_bert_config.json: max_seq_length is {limit}, the model has {positions} positions"))
+}
+
+/// Says that queries or documents have a limit of their own, where it is another than that of all texts.
+fn limits_of_kinds(config: &ModelConfig, modules: &SentenceModules) -> Vec<String> {
+    let (positions, limit) = (config.max_input_length(), limits(config, modules).max_input_length);
+    let inputs = &modules.inputs;
+    let kinds = [("query_length", inputs.query_length), ("document_length", inputs.document_length)];
+    let others = kinds.into_iter().filter_map(|(field, length)| Some((field, length?)));
+    let others = others.filter(|(_, length)| (*length).min(positions) != limit);
+    let why = format!("which is not done here: all texts are cut at {limit} tokens");
+    others.map(|(field, length)| format!("sentence_bert_config.json: {field} is {length}, {why}")).collect()
 }

@@ -20,6 +20,10 @@ pub(crate) struct EncoderInputs {
     loaded_max_length: Option<LoadedLimit>,
     /// The same as the tokenizer's file says, which counts where the others are silent. Often a number beyond reason.
     model_max_length: Option<usize>,
+    /// Most tokens of a text that is to be searched with, where these are not the same for all.
+    pub(crate) query_length: Option<usize>,
+    /// The same of texts to be found.
+    pub(crate) document_length: Option<usize>,
     /// Where long texts are cut, as what the library loads the tokenizer with says.
     pub(crate) cut: Option<CutSide>,
     /// Whether texts are lower-cased before the tokenizer sees them.
@@ -86,6 +90,11 @@ impl EncoderInputs {
                 return Err(json.wrong("max_seq_length", "is 0, expected at least 1"));
             }
             inputs.max_length = max_length(&json)?;
+            inputs.query_length = json.get("query_length")?;
+            inputs.document_length = json.get("document_length")?;
+            if let Some(other) = json.get::<Value>("query_expansion")? {
+                return Err(json.unsupported("query_expansion", other.to_string(), "null"));
+            }
             (inputs.loaded_max_length, inputs.cut) = loaded_with(&json, name)?;
             inputs.do_lower_case = json.get("do_lower_case")?.unwrap_or(false);
             (inputs.gives, inputs.messages) = gives(&json)?;

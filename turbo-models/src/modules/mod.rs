@@ -338,6 +338,23 @@ mod tests {
         assert_eq!(cut(r#""tokenizer_args": {"use_fast": true}"#), None);
     }
 
+    /// Queries of models that keep the vector of each token.
+    #[test]
+    fn queries_are_not_expanded() {
+        let open_with =
+            |fields: &str| open(&[("sentence_bert_config.json", format!("{{{fields}}}").as_str())]);
+        let refused = open_with(r#""query_expansion": {"strategy": "fixed", "length": 32}"#).unwrap_err();
+        let value = r#"{\"length\":32,\"strategy\":\"fixed\"}"#;
+        let expected = format!(r#"sentence_bert_config.json: query_expansion is "{value}", supported: null"#);
+        assert_eq!(refused, expected);
+        assert_eq!(open_with(r#""query_expansion": null"#), Ok(SentenceModules::default()));
+        let inputs = open_with(r#""query_length": 32, "document_length": 180"#).unwrap().inputs;
+        assert_eq!(
+            (inputs.query_length, inputs.document_length, inputs.max_length()),
+            (Some(32), Some(180), None)
+        );
+    }
+
     /// What once was the class of the module is now a field beside it.
     #[test]
     fn the_encoder_s_task_is_told_by_its_file() {

@@ -57,6 +57,29 @@ fn a_limit_beyond_the_position_table_is_a_warning() {
     );
 }
 
+/// Here texts are not told apart by what they are for; limits of some alone are.
+#[test]
+fn other_limits_of_queries_or_documents_are_a_warning() {
+    let dir = copy();
+    let warnings = |field: &str, length: u32| {
+        let dir = copy();
+        edit(dir.path(), "sentence_bert_config.json", |json| json[field] = length.into());
+        Checkpoint::open(dir.path()).unwrap().warnings().to_vec()
+    };
+    let limit = Checkpoint::open(dir.path()).unwrap().max_input_length();
+    for field in ["query_length", "document_length"] {
+        let why = format!("is 9, which is not done here: all texts are cut at {limit} tokens");
+        assert_eq!(warnings(field, 9), [format!("sentence_bert_config.json: {field} {why}")]);
+        assert_eq!(warnings(field, limit as u32), [""; 0]);
+    }
+    // more than there are positions
+    edit(dir.path(), "sentence_bert_config.json", |json| {
+        json["max_seq_length"] = 64.into();
+        json["document_length"] = 512.into();
+    });
+    assert_eq!(Checkpoint::open(dir.path()).unwrap().warnings(), [""; 0]);
+}
+
 /// The reference applies it, and the vectors would be others.
 #[test]
 fn an_adapter_beside_the_weights_is_refused() {
