@@ -13,6 +13,7 @@ use super::{
     byte_bpe::BYTE_BPE,
     encoding::WordRule,
     ends,
+    named::NamedTokens,
     older::{self, Vocabulary},
     vocab_txt::WORD_PIECE,
 };
@@ -42,6 +43,7 @@ impl TokenizerFiles {
     pub(super) fn open(dir: &Path, cut: Option<CutSide>) -> Result<Option<Self>, ModelError> {
         let config = JsonObject::open(dir.join("tokenizer_config.json"))?;
         let Some(mut tokenizer) = open_any(dir, config.as_ref())? else { return Ok(None) };
+        let lacking = NamedTokens::open(dir, config.as_ref())?.add(&mut tokenizer)?;
         config.as_ref().map_or(Ok(()), |json| ends::add(&mut tokenizer, json))?;
         let types_are_told = types_are_told(dir, config.as_ref())?;
         let mask = named_token(config.as_ref(), "mask_token", ["[MASK]", "<mask>"], &tokenizer)?;
@@ -51,6 +53,7 @@ impl TokenizerFiles {
             unknown: unknown.map(|(id, _)| id),
         };
         let mut warnings = config.as_ref().map_or(Ok(Vec::new()), |json| contradictions(json, &tokenizer))?;
+        warnings.extend(lacking);
         if let Some(who) = cuts_on_the_left(cut, config.as_ref(), &tokenizer)? {
             warnings
                 .push(format!("{who} is left, texts are cut on the right unless a request says otherwise"));
@@ -91,6 +94,10 @@ fn contradictions(config: &JsonObject, tokenizer: &Tokenizer) -> Result<Vec<Stri
                 "tokenizer_config.json: {field} is {other}, tokenizer.json has {step}, which counts"
             ));
         }
+    }
+    if config.get::<Value>("split_special_tokens")? == Some(Value::Bool(true)) {
+        let why = "special tokens in texts are found all the same";
+        warnings.push(format!("tokenizer_config.json: split_special_tokens is true, {why}"));
     }
     for field in ends::kept(tokenizer, config)? {
         warnings.push(format!(
@@ -270,6 +277,37 @@ mod tests {
         assert_eq!(warnings(both), [told("add_bos_token"), told("add_eos_token")]);
         let neither = r#""add_eos_token": false, "eos_token": "<mask>""#;
         assert_eq!(warnings(neither), [""; 0], "which is not put there");
+    }
+
+    /// Tokens that would have ids which the model has no rows for.
+    #[test]
+    fn tokens_that_are_named_and_not_there_are_told_of() {
+        let data =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/encodings-wordpiece/tokenizer.json");
+        let warnings = |config: &str| {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::copy(&data, dir.path().join("tokenizer.json")).unwrap();
+            std::fs::write(dir.path().join("tokenizer_config.json"), config).unwrap();
+            TokenizerFiles::open(dir.path(), None).unwrap().unwrap().warnings
+        };
+        let usual = r#"{"pad_token": "[PAD]", "unk_token": {"content": "[UNK]"}, "bos_token": null, "eos_token": "",
+            "add_bos_token": false, "additional_special_tokens": ["[MASK]"], "extra_special_tokens": {},
+            "added_tokens_decoder": {"2": {"content": "[CLS]", "special": true}}, "split_special_tokens": false}"#;
+        assert_eq!(warnings(usual), [""; 0]);
+        let told = |more: &str| {
+            let why = "is named, but not in the vocabulary: it is not found in texts";
+            [format!("tokenizer_config.json: the token \"[E1]\"{more} {why}")]
+        };
+        assert_eq!(warnings(r#"{"pad_token": "[E1]", "eos_token": "[E1]"}"#), told(""));
+        assert_eq!(
+            warnings(r#"{"additional_special_tokens": ["[E1]", "[E2]", "[PAD]"]}"#),
+            told(" (and 1 more)")
+        );
+        let split = "split_special_tokens is true, special tokens in texts are found all the same";
+        assert_eq!(
+            warnings(r#"{"split_special_tokens": true}"#),
+            [format!("tokenizer_config.json: {split}")]
+        );
     }
 
     #[test]

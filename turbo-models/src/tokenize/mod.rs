@@ -21,6 +21,7 @@ mod error;
 mod file;
 mod lengths;
 mod lower;
+mod named;
 mod older;
 mod template;
 mod text;
@@ -108,7 +109,8 @@ struct Part<'a, T> {
 impl TextTokenizer {
     /// Reads the tokenizer of the folder `dir`, from `tokenizer.json`, or else BERT's from `vocab.txt` or RoBERTa's from
     /// `vocab.json` and `merges.txt`, of both that of the class which the folder names; `None` when it has none of them.
-    /// Letters are lowered before it where `sentence_bert_config.json` says so.
+    /// Special tokens that the files beside it name are found in texts, where the vocabulary has them. Letters are lowered
+    /// before it where `sentence_bert_config.json` says so.
     ///
     /// # Errors
     /// [`ModelError::Read`], [`ModelError::Json`], [`ModelError::Field`], [`ModelError::Unsupported`],

@@ -2,14 +2,13 @@
 //! tokens that were added to it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     path::{Path, PathBuf},
-    slice,
 };
 
 use tokenizers::{AddedToken, Tokenizer};
 
-use super::file::guarded;
+use super::{file::guarded, named::NamedTokens};
 use crate::{
     ModelError,
     error::one_line,
@@ -113,22 +112,11 @@ fn added_tokens(
     }
     let file = dir.join("added_tokens.json");
     let ids: BTreeMap<String, u32> = read_json(&file)?.unwrap_or_default();
-    let special = special_tokens(dir, config)?;
+    // they are found in a text as it stands, others also after its letters were lowered
+    let special = NamedTokens::open(dir, config)?.special();
     let token = |(content, id): (String, u32)| {
         let is_special = special.contains(&content);
         (id, AddedToken::from(content, is_special))
     };
     Ok((file, ids.into_iter().map(token).collect()))
-}
-
-/// Tokens that a folder calls special: they are found in a text as it stands, others also after its letters were
-/// lowered.
-fn special_tokens(dir: &Path, config: Option<&JsonObject>) -> Result<BTreeSet<String>, ModelError> {
-    let map = JsonObject::open(dir.join("special_tokens_map.json"))?;
-    let fields = config.into_iter().chain(&map).flat_map(JsonObject::iter);
-    let named = fields
-        .filter(|(field, _)| field.ends_with("_token") || *field == "additional_special_tokens")
-        .flat_map(|(_, value)| value.as_array().map_or(slice::from_ref(value), Vec::as_slice));
-    // old files name a token, new ones describe it
-    Ok(named.filter_map(|token| token.as_str().or(token["content"].as_str())).map(str::to_owned).collect())
 }

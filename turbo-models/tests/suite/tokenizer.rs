@@ -238,6 +238,53 @@ fn tokens_may_be_added_to_an_old_folder() {
     assert_eq!(ids, [0, 261, 269, 262, 2]);
 }
 
+/// Those that the vocabulary has, whichever file names them and however; `tokenizer.json` need not list them.
+#[test]
+fn tokens_that_are_named_beside_the_tokenizer_are_found_in_texts() {
+    let described = json!({
+        "content": "[unused1]", "lstrip": false, "normalized": false, "rstrip": false, "single_word": false,
+        "special": true
+    });
+    let config = "tokenizer_config.json";
+    let cases = [
+        (config, json!({"additional_special_tokens": ["[unused1]"]})),
+        (
+            config,
+            json!({"additional_special_tokens": [], "extra_special_tokens": {"own_token": "[unused1]"}}),
+        ),
+        (config, json!({"extra_special_tokens": [described.clone()]})),
+        (config, json!({"eos_token": "[unused1]"})),
+        (config, json!({"eos_token": described.clone()})),
+        ("special_tokens_map.json", json!({"additional_special_tokens": [{"content": "[unused1]"}]})),
+        (config, json!({"added_tokens_decoder": {"103": described}})),
+    ];
+    let newer = tempfile::tempdir().unwrap();
+    let tokenizer = fs::read(data(WORD_PIECE).join("tokenizer.json")).unwrap();
+    let mut tokenizer: Value = serde_json::from_slice(&tokenizer).unwrap();
+    tokenizer["model"]["vocab"]["[unused1]"] = 103.into();
+    fs::write(newer.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    let older = old_bert();
+    let file = older.path().join("vocab.txt");
+    fs::write(&file, fs::read_to_string(&file).unwrap() + "[unused1]\n").unwrap();
+    let ids = |dir: &Path| {
+        let limits = InputLimits { vocab_size: 104, ..limits(64) };
+        let tokenizer = TextTokenizer::open(dir, limits).unwrap().unwrap();
+        tokenizer.encode("the[unused1] cat", Truncation::Off).unwrap().input_ids
+    };
+    let found = [2, 89, 103, 90, 3];
+    for dir in [newer.path(), older.path()] {
+        assert_ne!(ids(dir), found);
+        for (file, named) in &cases {
+            fs::write(dir.join(file), named.to_string()).unwrap();
+            assert_eq!(ids(dir), found, "{file}: {named}");
+            fs::remove_file(dir.join(file)).unwrap();
+        }
+        fs::write(dir.join(config), r#"{"added_tokens_decoder": {}}"#).unwrap();
+        fs::write(dir.join("special_tokens_map.json"), r#"{"eos_token": "[unused1]"}"#).unwrap();
+        assert_ne!(ids(dir), found, "the map is of older versions");
+    }
+}
+
 /// The vocabulary and the merges of the fixture as folders had them before `tokenizer.json`.
 fn old_roberta() -> TempDir {
     let json = fs::read(data(ROBERTA).join("tokenizer.json")).unwrap();
