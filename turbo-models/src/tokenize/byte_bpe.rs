@@ -12,7 +12,8 @@ use tokenizers::{
 
 use super::{
     file::guarded,
-    older::{Vocabulary, add_tokens},
+    named::NamedTokens,
+    older::{Vocabulary, add_special_tokens, add_tokens, with_id},
 };
 use crate::{
     ModelError,
@@ -28,11 +29,6 @@ pub(super) const BYTE_BPE: Vocabulary = Vocabulary {
 
 const IDS: &str = "vocab.json";
 const MERGES: &str = "merges.txt";
-const CLS: &str = "<s>";
-const SEP: &str = "</s>";
-const MASK: &str = "<mask>";
-/// Tokens that are found in a text as they stand; the mask takes the blanks before it too.
-const SPECIAL: [&str; 4] = [CLS, "<pad>", SEP, "<unk>"];
 
 /// RoBERTa's tokenizer, as the reference builds it from `vocab.json` and `merges.txt` of the folder `dir` and from
 /// `config`, which is `tokenizer_config.json`.
@@ -47,15 +43,19 @@ fn open(dir: &Path, config: Option<&JsonObject>) -> Result<Tokenizer, ModelError
     let prefix_space = config.map_or(Ok(None), |config| config.get("add_prefix_space"))?.unwrap_or(false);
     tokenizer.with_pre_tokenizer(Some(ByteLevel::default().add_prefix_space(prefix_space)));
     tokenizer.with_decoder(Some(ByteLevel::default()));
-    let id = |token| tokenizer.token_to_id(token).ok_or_else(|| wrong(format!("{token} is missing")));
-    let around = RobertaProcessing::new((SEP.into(), id(SEP)?), (CLS.into(), id(CLS)?));
-    tokenizer.with_post_processor(Some(around.add_prefix_space(prefix_space)));
-    // Not one that the vocabulary lacks: it would get an id of its own, which the model has no row for.
-    let special = SPECIAL.map(|token| AddedToken::from(token, true));
-    let special = special.into_iter().chain([AddedToken::from(MASK, true).lstrip(true)]);
-    let known: Vec<_> = special.filter(|token| tokenizer.token_to_id(&token.content).is_some()).collect();
-    tokenizer.add_special_tokens(known).map_err(|error| wrong(one_line(error)))?;
+    let named = NamedTokens::open(dir, config)?;
+    let token = |field, usual| named.get_or(field, AddedToken::from(usual, true));
+    let (class, separator) = (token("cls_token", "<s>")?, token("sep_token", "</s>")?);
+    let (unknown, padding) = (token("unk_token", "<unk>")?, token("pad_token", "<pad>")?);
+    // which takes the blanks before it too
+    let mask = named.get_or("mask_token", AddedToken::from("<mask>", true).lstrip(true))?;
+    let special = [&class, &padding, &separator, &unknown, &mask];
+    add_special_tokens(&mut tokenizer, &special).map_err(wrong)?;
     add_tokens(&mut tokenizer, dir, config)?;
+    let separator = with_id(&tokenizer, &separator).map_err(wrong)?;
+    let class = with_id(&tokenizer, &class).map_err(wrong)?;
+    let around = RobertaProcessing::new(separator, class).add_prefix_space(prefix_space);
+    tokenizer.with_post_processor(Some(around));
     Ok(tokenizer)
 }
 

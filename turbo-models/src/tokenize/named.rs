@@ -33,6 +33,23 @@ impl<'a> NamedTokens<'a> {
         Ok(Self { config, map })
     }
 
+    /// The token of `field`, or else `usual`, whose places in a text it has too where a file gives no more than its name.
+    pub(super) fn get_or(&self, field: &'static str, usual: AddedToken) -> Result<AddedToken, ModelError> {
+        for json in self.map.iter().chain(self.config) {
+            match json.get::<Value>(field)? {
+                Some(Value::String(content)) if !content.is_empty() => {
+                    return Ok(AddedToken { content, ..usual });
+                }
+                described => {
+                    if let Some(token) = described.as_ref().and_then(|value| token(value, true)) {
+                        return Ok(token);
+                    }
+                }
+            }
+        }
+        Ok(usual)
+    }
+
     /// What they call special.
     pub(super) fn special(&self) -> BTreeSet<String> {
         let tokens = self.all().into_iter().filter(|(_, token)| token.special);

@@ -82,6 +82,22 @@ pub(super) fn family(class: &str) -> &str {
     class.strip_suffix("Fast").unwrap_or(class)
 }
 
+/// Adds those of `tokens` that the vocabulary has: another would get an id of its own, which the model has no row for.
+pub(super) fn add_special_tokens(tokenizer: &mut Tokenizer, tokens: &[&AddedToken]) -> Result<(), String> {
+    let known = tokens.iter().copied().filter(|token| tokenizer.token_to_id(&token.content).is_some());
+    let known: Vec<AddedToken> = known.cloned().collect();
+    guarded(|| tokenizer.add_special_tokens(known)).map(drop)
+}
+
+/// A token that there must be, and its id.
+pub(super) fn with_id(tokenizer: &Tokenizer, token: &AddedToken) -> Result<(String, u32), String> {
+    let content = token.content.clone();
+    match tokenizer.token_to_id(&content) {
+        Some(id) => Ok((content, id)),
+        None => Err(one_line(format!("{content} is missing"))),
+    }
+}
+
 /// Adds the tokens that came later than the vocabulary; each has to get the id that its file says.
 pub(super) fn add_tokens(
     tokenizer: &mut Tokenizer,

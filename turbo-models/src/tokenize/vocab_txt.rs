@@ -7,7 +7,10 @@ use tokenizers::{
     normalizers::BertNormalizer, pre_tokenizers::bert::BertPreTokenizer, processors::bert::BertProcessing,
 };
 
-use super::older::{Vocabulary, add_tokens};
+use super::{
+    named::NamedTokens,
+    older::{Vocabulary, add_special_tokens, add_tokens, with_id},
+};
 use crate::{ModelError, error::one_line, json::JsonObject};
 
 pub(super) const WORD_PIECE: Vocabulary = Vocabulary {
@@ -17,11 +20,6 @@ pub(super) const WORD_PIECE: Vocabulary = Vocabulary {
 };
 
 const FILE: &str = "vocab.txt";
-const CLS: &str = "[CLS]";
-const SEP: &str = "[SEP]";
-const UNK: &str = "[UNK]";
-/// Tokens that are found in a text as they stand.
-const SPECIAL: [&str; 5] = ["[PAD]", UNK, CLS, SEP, "[MASK]"];
 
 /// BERT's tokenizer, as the reference builds it from `vocab.txt` of the folder `dir` and from `config`, which is
 /// `tokenizer_config.json`.
@@ -33,19 +31,23 @@ fn open(dir: &Path, config: Option<&JsonObject>) -> Result<Tokenizer, ModelError
     };
     let wrong = |why: String| ModelError::Tokenizer { file: file.clone(), why };
     let vocabulary = WordPiece::read_bytes(&vocabulary).map_err(|error| wrong(one_line(error)))?;
-    let word_piece =
-        WordPiece::builder().vocab(vocabulary).build().map_err(|error| wrong(one_line(error)))?;
+    let named = NamedTokens::open(dir, config)?;
+    let token = |field, usual| named.get_or(field, AddedToken::from(usual, true));
+    let (class, separator) = (token("cls_token", "[CLS]")?, token("sep_token", "[SEP]")?);
+    let (unknown, padding) = (token("unk_token", "[UNK]")?, token("pad_token", "[PAD]")?);
+    let mask = token("mask_token", "[MASK]")?;
+    let builder = WordPiece::builder().vocab(vocabulary).unk_token(unknown.content.clone());
+    let word_piece = builder.build().map_err(|error| wrong(one_line(error)))?;
     let mut tokenizer = Tokenizer::new(word_piece);
     tokenizer.with_normalizer(Some(normalizer(config)?)).map_err(|error| wrong(one_line(error)))?;
     tokenizer.with_pre_tokenizer(Some(BertPreTokenizer));
-    let id = |token| tokenizer.token_to_id(token).ok_or_else(|| wrong(format!("{token} is missing")));
-    let (separator, class, _) = (id(SEP)?, id(CLS)?, id(UNK)?);
-    tokenizer.with_post_processor(Some(BertProcessing::new((SEP.into(), separator), (CLS.into(), class))));
-    // Not one that the vocabulary lacks: it would get an id of its own, which the model has no row for.
-    let known = SPECIAL.into_iter().filter(|token| tokenizer.token_to_id(token).is_some());
-    let known: Vec<_> = known.map(|token| AddedToken::from(token, true)).collect();
-    tokenizer.add_special_tokens(known).map_err(|error| wrong(one_line(error)))?;
+    with_id(&tokenizer, &unknown).map_err(wrong)?;
+    let special = [&padding, &unknown, &class, &separator, &mask];
+    add_special_tokens(&mut tokenizer, &special).map_err(wrong)?;
     add_tokens(&mut tokenizer, dir, config)?;
+    let separator = with_id(&tokenizer, &separator).map_err(wrong)?;
+    let class = with_id(&tokenizer, &class).map_err(wrong)?;
+    tokenizer.with_post_processor(Some(BertProcessing::new(separator, class)));
     tokenizer.with_decoder(Some(WordPieceDecoder::default()));
     Ok(tokenizer)
 }

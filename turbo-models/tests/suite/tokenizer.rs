@@ -285,6 +285,42 @@ fn tokens_that_are_named_beside_the_tokenizer_are_found_in_texts() {
     }
 }
 
+/// Ids are those of the reference.
+#[test]
+fn an_old_folder_may_name_the_tokens_around_texts() {
+    let (bert, roberta) = (old_bert(), old_roberta());
+    let ids = |dir: &Path, named: Value, text: &str| {
+        fs::write(dir.join("tokenizer_config.json"), named.to_string()).unwrap();
+        let limits = InputLimits { vocab_size: 269, ..limits(64) };
+        let tokenizer = TextTokenizer::open(dir, limits).unwrap().unwrap();
+        tokenizer.encode(text, Truncation::Off).unwrap().input_ids
+    };
+    let [cls, sep, unk] =
+        [("cls_token", [4, 90, 1, 3]), ("sep_token", [2, 90, 1, 4]), ("unk_token", [2, 90, 4, 3])];
+    for (field, expected) in [cls, sep, unk] {
+        for mask in [json!("[MASK]"), json!({"content": "[MASK]"})] {
+            assert_eq!(ids(bert.path(), json!({ field: mask }), "cat é€"), expected, "{field}");
+        }
+    }
+    let split = ids(bert.path(), json!({"cls_token": "[MASK]"}), "[CLS]");
+    assert_eq!(split, [4, 1, 7, 58, 65, 1, 3], "another token is named");
+    fs::write(bert.path().join("special_tokens_map.json"), r#"{"cls_token": "[SEP]"}"#).unwrap();
+    assert_eq!(ids(bert.path(), json!({"cls_token": "[MASK]"}), "cat"), [3, 90, 3], "the map counts first");
+    fs::write(bert.path().join("tokenizer_config.json"), r#"{"cls_token": "[X]"}"#).unwrap();
+    fs::remove_file(bert.path().join("special_tokens_map.json")).unwrap();
+    assert_eq!(refusal(bert.path()), "vocab.txt: [X] is missing");
+
+    assert_eq!(ids(roberta.path(), json!({"cls_token": "<mask>"}), "the"), [268, 261, 2]);
+    assert_eq!(ids(roberta.path(), json!({"sep_token": "<mask>"}), "the"), [0, 261, 268]);
+    let blank = ids(roberta.path(), json!({"mask_token": {"content": "<mask>"}}), "the <mask>");
+    assert_eq!(
+        blank,
+        [0, 261, 224, 268, 2],
+        "a described mask leaves the blank before it unless it says otherwise"
+    );
+    assert_eq!(ids(roberta.path(), json!({"mask_token": "<mask>"}), "the <mask>"), [0, 261, 268, 2]);
+}
+
 /// The vocabulary and the merges of the fixture as folders had them before `tokenizer.json`.
 fn old_roberta() -> TempDir {
     let json = fs::read(data(ROBERTA).join("tokenizer.json")).unwrap();
