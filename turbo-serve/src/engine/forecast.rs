@@ -281,9 +281,17 @@ impl Forecast {
         Ok(())
     }
 
-    /// Records that nothing of a request has to be computed, as far as is known.
-    pub(super) fn none_of(&self, place: &Place) {
-        self.none_is_guessed(&mut self.lock(), place);
+    /// Records that nothing of a request has to be computed, as far as is known: inputs of the lengths in `awaited` get
+    /// the answers of others. If it would take longer than the server promises, even alone, nothing is promised to it.
+    pub(super) fn none_of(&self, place: &Place, awaited: &[u32]) {
+        let mut state = self.lock();
+        self.none_is_guessed(&mut state, place);
+        if let Some(within) = place.terms.within
+            && !place.terms.is_asked
+            && state.outlook.time_alone(awaited.iter().copied()) > within
+        {
+            drop(place.settled.set(Settled::BeyondPromise));
+        }
     }
 
     /// Enters an input again whose client has gone: other requests wait for its answer.

@@ -146,13 +146,19 @@ impl Promise {
         self.look(|awaited| awaited.has_begun = true);
     }
 
-    /// Fails the waiting jobs whose deadline has passed at `now`, and drops those whose client no longer waits.
+    /// Fails the waiting jobs whose deadline has passed at `now`, and drops those whose client no longer waits. While
+    /// nothing is promised to the job that they wait for, what the server promises is no deadline of theirs: they get
+    /// its answer.
     pub(super) fn expire(&self, now: Instant) {
-        let waits = |job: &Job| {
-            job.expire(now);
-            !job.ticket.is_withdrawn()
-        };
-        self.look(|awaited| awaited.jobs.retain(waits));
+        self.look(|Awaited { place, jobs, .. }| {
+            let is_promised = place.expires().is_some();
+            jobs.retain(|job| {
+                if is_promised || job.ticket.place.terms().is_asked {
+                    job.expire(now);
+                }
+                !job.ticket.is_withdrawn()
+            });
+        });
     }
 
     /// Applies `at` to the promised answer, unless the others wait for another job.
@@ -321,5 +327,29 @@ mod tests {
         forecast.settle(&job.ticket.place, &[(0, 1)]).unwrap();
         assert_eq!(job.ticket.place.expires(), None, "it takes a second");
         assert!(matches!(come().0, Asked::Waits));
+    }
+
+    #[test]
+    fn who_waits_expires_by_himself_only_if_the_answer_is_promised_in_time() {
+        let (forecast, (inbox, _outbox)) = (forecast(), inbox(Arc::new(Waiting::new(None))));
+        let cache = ResponseCache::in_memory(1 << 20).unwrap();
+        let promises = Arc::new(Promises::new(cache, inbox, Arc::clone(&forecast)));
+        let key = Scope::alone().key("pooled", &[&[1]]);
+        let (now, slo) = (Instant::now(), Duration::from_millis(1));
+        let come = |deadline| {
+            let (job, inside, client) =
+                job_of(&forecast, Terms::new(now, deadline, Some(slo), Priority::Normal));
+            (promises.ask(key, job), inside, client)
+        };
+        let (Asked::Missing(first), _first_inside, _first_client) = come(None) else {
+            panic!("nobody promised it")
+        };
+        let [patient, hurried] = [None, Some(now + Duration::from_secs(60))].map(come);
+        assert!(matches!((&patient.0, &hurried.0), (Asked::Waits, Asked::Waits)));
+        forecast.settle(&first.ticket.place, &[(0, 1)]).unwrap();
+        first.expire(now + Duration::from_secs(100)); // it takes a second, so nothing is promised
+        let mut clients = [patient, hurried].map(|(_, _, client)| client);
+        assert!(clients[0].try_recv().is_err(), "he gets the answer");
+        assert!(matches!(clients[1].try_recv().unwrap(), Err(EngineError::Expired { .. })));
     }
 }

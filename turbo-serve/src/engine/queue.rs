@@ -474,7 +474,7 @@ pub(super) mod tests {
         let key = Scope::alone().key("pooled", &[&[1]]);
         let Asked::Missing(first) = promises.ask(key, first) else { panic!("nobody promised it") };
         assert!(matches!(promises.ask(key, other), Asked::Waits));
-        forecast.none_of(&stays.place);
+        forecast.none_of(&stays.place, &[1]);
         inbox.submit(vec![before, first]);
         drop((gone, its_client));
 

@@ -64,11 +64,13 @@ impl Recall {
             let count = |jobs: &[Job]| self.metrics.computed(jobs);
             return compute(&self.forecast, &self.inbox, ticket, jobs.collect(), count);
         };
-        let missing: Vec<Job> = jobs.filter_map(|job| known.recall(job, &self.metrics)).collect();
+        let mut awaited = Vec::new();
+        let missing: Vec<Job> =
+            jobs.filter_map(|job| known.recall(job, &mut awaited, &self.metrics)).collect();
         let (inbox, metrics) = (self.inbox.clone(), Arc::clone(&self.metrics));
         let (forecast, of) = (Arc::clone(&self.forecast), Arc::clone(ticket));
         let compute = move |missing: Vec<Job>| match missing.is_empty() {
-            true => forecast.none_of(&of.place),
+            true => forecast.none_of(&of.place, &awaited),
             false => compute(&forecast, &inbox, &of, missing, |jobs| metrics.missed(jobs)),
         };
         match known.behind && !missing.is_empty() {
@@ -114,9 +116,10 @@ impl Known {
         Self { scope, rows, behind, promises: Arc::new(Promises::new(cache, inbox, forecast)) }
     }
 
-    /// Answers `job`, or has it wait for a promised answer; else returns it with a promise of its own.
-    fn recall(&self, job: Job, metrics: &RecallMetrics) -> Option<Job> {
-        let tokens = job.tokens();
+    /// Answers `job`, or has it wait for a promised answer, which adds its length to `awaited`; else returns it with a
+    /// promise of its own.
+    fn recall(&self, job: Job, awaited: &mut Vec<u32>, metrics: &RecallMetrics) -> Option<Job> {
+        let (tokens, seq_len) = (job.tokens(), job.seq_len());
         match self.promises.ask(self.key(&job), job) {
             Asked::Known(job, values) => {
                 metrics.found(Tier::Memory, tokens);
@@ -124,6 +127,7 @@ impl Known {
                 None
             }
             Asked::Waits => {
+                awaited.push(seq_len);
                 metrics.shared(tokens);
                 None
             }

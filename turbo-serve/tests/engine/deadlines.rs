@@ -14,7 +14,7 @@ use turbo_serve::{
     cache::ResponseCache,
     engine::{
         AnswerRoom, DeviceTurns, Engine, EngineConfig, EngineError, HoldAnswers, Infer, InferRequest,
-        InferResponse, Priority, Urgency, observed::Totals,
+        InferResponse, Input, OutputKind, Priority, Urgency, observed::Totals,
     },
     http::Metrics,
 };
@@ -179,6 +179,35 @@ fn nothing_is_promised_to_who_takes_longer_by_himself() {
     let (engine, _ran, _runtime) = busy(&EngineConfig { slo: Some(millis(700)), ..config() });
     let refused = (0..64).map(|id| wait(engine.infer(within(SOON, request([&[id; 8]])))));
     assert!(refused.into_iter().all(|answer| matches!(answer, Err(EngineError::TooLate { .. }))));
+}
+
+#[test]
+fn nothing_is_promised_to_who_waits_for_an_answer_that_takes_longer() {
+    let cache = Some(ResponseCache::in_memory(1 << 20).unwrap());
+    let (engine, _ran) = paced::start(&EngineConfig { cache, slo: Some(millis(200)), ..config() }, 0.0);
+    let runtime = runtime();
+    let texts = |ids: std::ops::Range<u32>| {
+        let inputs = ids.map(|id| Input::Ids(vec![id; 8])).collect();
+        InferRequest::new(inputs, OutputKind::RAW)
+    };
+    // Four batches of 130 ms each. Of the one in the middle it is not the server that promises something.
+    for (first, second) in [
+        (texts(0..32), texts(0..32)),
+        (within(LONG, texts(100..132)), texts(100..132)),
+        (
+            texts(200..232),
+            InferRequest::new(
+                [texts(200..201), texts(231..232)].map(|it| it.inputs).concat(),
+                OutputKind::RAW,
+            ),
+        ),
+    ] {
+        let first = ask(&runtime, &engine, first);
+        eventually(|| engine.observed().unwrap().waiting > 0);
+        let inputs = second.inputs.len();
+        assert_eq!(wait(engine.infer(second)).map(|answer| answer.rows.len()), Ok(inputs));
+        assert!(wait(first).is_ok());
+    }
 }
 
 #[test]
