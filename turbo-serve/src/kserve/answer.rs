@@ -42,9 +42,14 @@ pub(crate) async fn answer<T: Send + 'static>(
     let said = parameters.truncation(info);
     let truncation = said.unwrap_or_else(|| info.default_truncation());
     let mut inputs = inputs::read(asked.inputs, info.max_client_batch_size)?;
-    inputs.iter_mut().for_each(|input| inputs::cut(input, truncation, info.max_input_length));
     if task == Task::MaskedLm {
         inputs = select_masks(engine, inputs, truncation).await?;
+    } else {
+        let encoded = inputs.iter_mut().filter_map(|input| match input {
+            Input::Encoded(encoded) => Some(encoded),
+            _ => None,
+        });
+        encoded.for_each(|encoded| inputs::cut(encoded, truncation, info.max_input_length));
     }
     let request = InferRequest {
         truncation: said,
@@ -138,7 +143,7 @@ async fn select_masks(
     Ok(encoded.into_iter().map(Input::Encoded).collect())
 }
 
-/// What the model reads of each input. They are all texts, or none is.
+/// What the model reads of each input, cut. They are all texts, or none is.
 async fn encoded(
     engine: &dyn Infer,
     inputs: Vec<Input>,
@@ -154,6 +159,8 @@ async fn encoded(
         }
     }
     if texts.is_empty() {
+        let limit = engine.info().max_input_length;
+        encoded.iter_mut().for_each(|input| inputs::cut(input, truncation, limit));
         return Ok(encoded);
     }
     let request = TokenizeRequest::new(texts, Extent::Input(truncation));

@@ -115,7 +115,7 @@ fn rows(tensor: InputTensor) -> Result<Rows, ApiError> {
     }
 }
 
-/// One row, without its padding.
+/// One row, without its padding. Types that are all 0 say nothing.
 fn sequence(ids: &Rows, mask: Option<&Rows>, types: Option<&Rows>, index: usize) -> Result<Input, ApiError> {
     let kept = match mask {
         Some(mask) => kept(mask, index)?,
@@ -134,22 +134,17 @@ fn sequence(ids: &Rows, mask: Option<&Rows>, types: Option<&Rows>, index: usize)
         rows.row(index)[kept.clone()].iter().map(value).collect()
     };
     let input_ids = read(ids)?;
-    Ok(match types {
-        Some(types) => {
-            Input::Encoded(Encoded { input_ids, token_type_ids: read(types)?, selected: Vec::new() })
-        }
-        None => Input::Ids(input_ids),
+    let token_type_ids = types.map(read).transpose()?.unwrap_or_default();
+    Ok(match token_type_ids.iter().all(|&id| id == 0) {
+        true => Input::Ids(input_ids),
+        false => Input::Encoded(Encoded { input_ids, token_type_ids, selected: Vec::new() }),
     })
 }
 
-/// Cuts ids that are too long, and their types with them; what is a text the tokenizer cuts.
-pub(super) fn cut(input: &mut Input, truncation: Truncation, limit: usize) {
-    let (ids, types) = match input {
-        Input::Text(_) | Input::Pair(..) => return,
-        Input::Ids(ids) => (ids, &mut Vec::new()),
-        Input::Encoded(Encoded { input_ids, token_type_ids, .. }) => (input_ids, token_type_ids),
-    };
-    for list in [ids, types] {
+/// Cuts ids that are too long, and their types with them. Ids alone are left to the engine: it knows which of them a model
+/// leaves out as padding, and those must not push others out. (No model that leaves some out has types.)
+pub(super) fn cut(encoded: &mut Encoded, truncation: Truncation, limit: usize) {
+    for list in [&mut encoded.input_ids, &mut encoded.token_type_ids] {
         match truncation {
             Truncation::Off => {} // which the engine refuses
             Truncation::Left => drop(list.drain(..list.len().saturating_sub(limit))),
@@ -220,23 +215,29 @@ mod tests {
     }
 
     #[test]
+    fn types_that_are_all_0_say_nothing() {
+        let ids = || ints(IDS, &[2, 2], &[1, 2, 3, 4]);
+        let read = read(vec![ids(), ints(TYPES, &[2, 2], &[0, 0, 0, 1])]).unwrap();
+        let second = Encoded { input_ids: vec![3, 4], token_type_ids: vec![0, 1], selected: Vec::new() };
+        assert_eq!(read, [Input::Ids(vec![1, 2]), Input::Encoded(second)]);
+    }
+
+    #[test]
     fn ids_and_their_types_are_cut_together() {
-        let plain = || Input::Ids(vec![1, 2, 3, 4]);
         let typed = |input_ids: &[u32], token_type_ids: &[u32]| {
             let (input_ids, token_type_ids) = (input_ids.to_vec(), token_type_ids.to_vec());
-            Input::Encoded(Encoded { input_ids, token_type_ids, selected: Vec::new() })
+            Encoded { input_ids, token_type_ids, selected: Vec::new() }
         };
         let whole = || typed(&[1, 2, 3, 4], &[0, 0, 1, 1]);
-        for (truncation, limit, ids, expected) in [
-            (Truncation::Right, 3, &[1, 2, 3][..], typed(&[1, 2, 3], &[0, 0, 1])),
-            (Truncation::Left, 3, &[2, 3, 4], typed(&[2, 3, 4], &[0, 1, 1])),
-            (Truncation::Left, 5, &[1, 2, 3, 4], whole()),
-            (Truncation::Off, 3, &[1, 2, 3, 4], whole()),
+        for (truncation, limit, expected) in [
+            (Truncation::Right, 3, typed(&[1, 2, 3], &[0, 0, 1])),
+            (Truncation::Left, 3, typed(&[2, 3, 4], &[0, 1, 1])),
+            (Truncation::Left, 5, whole()),
+            (Truncation::Off, 3, whole()),
         ] {
-            let (mut plain, mut typed) = (plain(), whole());
-            cut(&mut plain, truncation, limit);
-            cut(&mut typed, truncation, limit);
-            assert_eq!((plain, typed), (Input::Ids(ids.to_vec()), expected), "{truncation:?} to {limit}");
+            let mut encoded = whole();
+            cut(&mut encoded, truncation, limit);
+            assert_eq!(encoded, expected, "{truncation:?} to {limit}");
         }
     }
 

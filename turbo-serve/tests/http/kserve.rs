@@ -172,17 +172,31 @@ fn rows_of_two_kinds_need_no_more_slots_than_there_are_inputs() {
 }
 
 #[test]
-fn ids_with_types_are_cut_as_those_without() {
-    let server = Server::start(); // whose model takes 16
-    let ids: Vec<i64> = (1..=20).collect();
-    let tensor = |name: &str, values: &[i64]| json!({ "name": name, "datatype": "INT64", "shape": [1, 20], "data": values });
-    let inputs = json!([tensor("input_ids", &ids), tensor("token_type_ids", &[0; 20])]);
+fn ids_are_cut_where_their_padding_is_known() {
+    let server = Server::start();
+    let ids: Vec<u32> = (1..=20).collect();
+    let tensor = |name: &str, values: &Value| json!({ "name": name, "datatype": "INT64", "shape": [1, 20], "data": values });
+    let (of_ids, types) =
+        (tensor("input_ids", &json!(ids)), |values: Value| tensor("token_type_ids", &values));
+    let mut others = vec![0; 20];
+    others[19] = 1;
     let cut = json!({ "truncate": true, "truncation_direction": "left" });
-    infer(&server, &json!({ "inputs": inputs, "parameters": cut }));
-    let seen = server.engine.seen.lock().unwrap().take().unwrap();
-    let [Input::Encoded(seen)] = &seen.inputs[..] else { panic!("{seen:?}") };
-    assert_eq!((seen.input_ids.first(), seen.input_ids.len(), seen.token_type_ids.len()), (Some(&5), 16, 16));
-    let whole = json!({ "inputs": inputs, "parameters": { "truncate": false } });
+    let seen = |inputs: Value| {
+        infer(&server, &json!({ "inputs": inputs, "parameters": cut }));
+        let seen = server.engine.seen.lock().unwrap().take().unwrap();
+        assert_eq!(seen.truncation, Some(Truncation::Left));
+        seen.inputs
+    };
+    // By the engine, which leaves padding out first; types that are all 0 say nothing.
+    assert_eq!(seen(json!([of_ids])), [Input::Ids(ids.clone())]);
+    assert_eq!(seen(json!([of_ids, types(json!(vec![0; 20]))])), [Input::Ids(ids)]);
+    let typed = seen(json!([of_ids, types(json!(others))]));
+    let [Input::Encoded(typed)] = &typed[..] else { panic!("{typed:?}") };
+    assert_eq!(
+        (typed.input_ids.first(), typed.input_ids.len(), typed.token_type_ids.len()),
+        (Some(&5), 16, 16)
+    );
+    let whole = json!({ "inputs": [of_ids, types(json!(vec![0; 20]))], "parameters": { "truncate": false } });
     assert_refused("whole", &server.post(INFER, whole.to_string()), 422, "20 tokens");
 }
 
