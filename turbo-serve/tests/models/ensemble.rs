@@ -115,6 +115,15 @@ impl Source for Shelf {
 }
 
 impl Fake {
+    /// An embedder takes no empty text, and a ranker no `-0`.
+    fn refuses(&self, input: &Input) -> bool {
+        match (self.member, input) {
+            (Member::Embedder, Input::Text(text)) => text.is_empty(),
+            (Member::Ranker(_), Input::Pair(_, text)) => text == "-0",
+            _ => false,
+        }
+    }
+
     fn row(&self, input: &Input) -> Row {
         let number = |text: &str| text.parse::<f32>().unwrap();
         let values = match (self.member, input) {
@@ -160,6 +169,9 @@ impl Infer for Fake {
             let room = self.seen.room.get().map(|room| room.try_acquire_many(inputs.len() as u32));
             let _taken = room.transpose().map_err(|_| full())?;
             assert!((1..=MOST).contains(&inputs.len()), "{} inputs", inputs.len());
+            if let Some(input) = inputs.iter().position(|input| self.refuses(input)) {
+                return Err(EngineError::EmptyInput { input });
+            }
             assert_eq!(
                 matches!(output, OutputKind::Pooled { normalize: true, .. }),
                 self.member == Member::Embedder
@@ -314,6 +326,23 @@ fn what_members_answer_is_held_where_the_whole_is() {
         world.models.find(Wanted::named("it")).unwrap().engine().infer(request).await.unwrap();
         // The texts, the query, and those that were retrieved.
         assert_eq!(*world.seen.held.lock().unwrap(), [(format!("{room:?}"), 3)].into());
+    });
+}
+
+#[test]
+fn errors_name_the_input_of_the_request() {
+    run(async {
+        let world = World::started(&[retrieve(1), rerank("ranked", "ranker", "near")], "ranked").await;
+        for (texts, input) in [(["90", "20", "30", ""], 4), (["90", "180", "-0", "170"], 3)] {
+            let inputs = [pairs("80", &["85"]), pairs("10", &texts)].concat();
+            assert_eq!(world.ask(inputs).await, Err(EngineError::EmptyInput { input }), "{texts:?}");
+        }
+        let query = [pairs("80", &["85"]), pairs("", &["85"])].concat();
+        assert_eq!(
+            world.ask(query).await,
+            Err(EngineError::EmptyInput { input: 1 }),
+            "the first of its query"
+        );
     });
 }
 

@@ -113,8 +113,8 @@ impl EnsembleEngine {
         (no_room, retries): (NoRoom, bool),
     ) -> Result<(Value, Usage), EngineError> {
         let Self { plan, labels, .. } = self;
-        let Group { query, texts, .. } = group;
-        Run { plan, members, labels, query, texts, truncation, no_room, retries }.run().await
+        let Group { query, texts, inputs: numbers } = group;
+        Run { plan, members, labels, query, texts, numbers, truncation, no_room, retries }.run().await
     }
 
     fn check(&self, got: usize, output: OutputKind, prompt_name: PromptName) -> Result<(), EngineError> {

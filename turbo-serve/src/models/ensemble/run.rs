@@ -24,6 +24,8 @@ pub(super) struct Run<'a> {
     /// Empty where there is none.
     pub(super) query: &'a str,
     pub(super) texts: &'a [String],
+    /// Of each text the number of its input in the request.
+    pub(super) numbers: &'a [usize],
     pub(super) truncation: Option<Truncation>,
     /// What happens where a model has no room when it is first asked.
     pub(super) no_room: NoRoom,
@@ -62,7 +64,8 @@ impl Run<'_> {
         match &planned.step.does {
             Does::Embed { model, prompt, .. } => {
                 let of = self.read(planned, 0, values);
-                let (rows, usage) = self.ask(model, self.inputs(&of), UNIT, prompt.clone(), no_room).await?;
+                let (rows, usage) =
+                    self.ask(model, self.inputs(&of), &of, (UNIT, prompt.clone()), no_room).await?;
                 Ok((Value { of, rows }, usage))
             }
             Does::Retrieve { model, keep, query_prompt, texts_prompt, .. } => {
@@ -73,12 +76,13 @@ impl Run<'_> {
                 let of = self.read(planned, 1, values);
                 let pair = |&place: &usize| Input::Pair(self.query.to_owned(), self.texts[place].clone());
                 let (rows, usage) =
-                    self.ask(model, of.iter().map(pair), OutputKind::RAW, None, no_room).await?;
+                    self.ask(model, of.iter().map(pair), &of, (OutputKind::RAW, None), no_room).await?;
                 Ok((Value { of, rows }, usage))
             }
             Does::Classify { model, .. } => {
                 let of = self.read(planned, 0, values);
-                let (rows, usage) = self.ask(model, self.inputs(&of), OutputKind::RAW, None, no_room).await?;
+                let (rows, usage) =
+                    self.ask(model, self.inputs(&of), &of, (OutputKind::RAW, None), no_room).await?;
                 Ok((Value { of, rows }, usage))
             }
             Does::Nearest { scale, .. } => {
@@ -132,8 +136,9 @@ impl Run<'_> {
         let query = std::iter::once_with(|| Input::Text(self.query.to_owned()));
         // The texts first: together with the query they may be more than there is room for, be the model idle.
         let ((texts, mut usage), (query, took)) = try_join(
-            self.ask(model, self.inputs(&of), UNIT, texts_prompt, no_room),
-            self.ask(model, query, UNIT, query_prompt, NoRoom::Waits),
+            self.ask(model, self.inputs(&of), &of, (UNIT, texts_prompt), no_room),
+            // All of the texts have it; an error names the first.
+            self.ask(model, query, &[0], (UNIT, query_prompt), NoRoom::Waits),
         )
         .await?;
         add(&mut usage, &took);
@@ -150,12 +155,13 @@ impl Run<'_> {
         Ok((Value { of: kept, rows: Vec::new() }, usage))
     }
 
+    /// What a model answers to inputs of the texts in these places.
     async fn ask(
         &self,
         model: &str,
         inputs: impl Iterator<Item = Input> + Send,
-        output: OutputKind,
-        prompt: Option<String>,
+        of: &[usize],
+        (output, prompt): (OutputKind, Option<String>),
         no_room: NoRoom,
     ) -> Result<(Vec<Row>, Usage), EngineError> {
         let request = InferRequest {
@@ -165,7 +171,8 @@ impl Run<'_> {
             continues: true,
             ..InferRequest::new(Vec::new(), output)
         };
-        let answer = infer_in_parts(self.members[model].engine(), request, inputs, no_room).await?;
+        let answer = infer_in_parts(self.members[model].engine(), request, inputs, no_room).await;
+        let answer = answer.map_err(|error| error.renumbered(|input| self.numbers[of[input]]))?;
         Ok((answer.rows, answer.usage))
     }
 }
