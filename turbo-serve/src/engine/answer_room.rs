@@ -1,7 +1,10 @@
 //! Room for answers: reserved once a request's tokens are counted, which tells how many values its rows have, and
 //! before any of them is computed.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use super::EngineError;
 
@@ -39,7 +42,7 @@ impl AnswerRoom {
     ///
     /// # Errors
     /// Those of [`HoldAnswers::hold`].
-    pub(crate) fn hold(&self, values: usize) -> Result<(), EngineError> {
+    pub fn hold(&self, values: usize) -> Result<(), EngineError> {
         self.0.as_ref().map_or(Ok(()), |holder| holder.hold(values))
     }
 
@@ -47,6 +50,66 @@ impl AnswerRoom {
     pub(crate) fn let_go(&self, values: usize) {
         if let Some(holder) = &self.0 {
             holder.let_go(values);
+        }
+    }
+
+    /// A part of this room, for an attempt at an answer.
+    pub(crate) fn attempt(self) -> (Attempt, Self) {
+        let Some(whole) = self.0 else { return (Attempt(None), Self(None)) };
+        let part = Arc::new(Part { whole, held: Mutex::new(Some(0)) });
+        (Attempt(Some(Arc::clone(&part))), Self::of(part))
+    }
+}
+
+/// An attempt at an answer: what is held in its room is released with this, unless it was [answered](Self::answered), and
+/// nothing is held there from then on.
+pub(crate) struct Attempt(Option<Arc<Part>>);
+
+impl Attempt {
+    /// Leaves all that is held to the room that its own is a part of.
+    pub(crate) fn answered(self) {
+        if let Some(part) = &self.0 {
+            *part.held() = None;
+        }
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if let Some(part) = &self.0
+            && let Some(values) = part.held().take()
+        {
+            part.whole.let_go(values);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Part {
+    whole: Arc<dyn HoldAnswers>,
+    /// Values that are held; `None` once the attempt is over.
+    held: Mutex<Option<usize>>,
+}
+
+impl Part {
+    fn held(&self) -> MutexGuard<'_, Option<usize>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HoldAnswers for Part {
+    fn hold(&self, values: usize) -> Result<(), EngineError> {
+        if let Some(held) = &mut *self.held() {
+            self.whole.hold(values)?;
+            *held += values;
+        }
+        Ok(())
+    }
+
+    fn let_go(&self, values: usize) {
+        if let Some(held) = &mut *self.held() {
+            self.whole.let_go(values);
+            *held -= values;
         }
     }
 }
@@ -59,3 +122,45 @@ impl PartialEq for AnswerRoom {
 }
 
 impl Eq for AnswerRoom {}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use super::*;
+
+    /// Holds as much as one likes.
+    #[derive(Debug, Default)]
+    struct Holder(AtomicUsize);
+
+    impl HoldAnswers for Holder {
+        fn hold(&self, values: usize) -> Result<(), EngineError> {
+            self.0.fetch_add(values, SeqCst);
+            Ok(())
+        }
+
+        fn let_go(&self, values: usize) {
+            self.0.fetch_sub(values, SeqCst);
+        }
+    }
+
+    #[test]
+    fn what_an_attempt_held_goes_with_it_unless_it_was_answered() {
+        let holder = Arc::new(Holder::default());
+        let held = || holder.0.load(SeqCst);
+        let (attempt, room) = AnswerRoom::of(holder.clone()).attempt();
+        (room.hold(5).unwrap(), room.hold(3).unwrap());
+        room.let_go(5);
+        assert_eq!(held(), 3);
+        drop(attempt);
+        assert_eq!(held(), 0);
+        room.hold(7).unwrap(); // by a thread that has not heard of it
+        room.let_go(7);
+        assert_eq!(held(), 0);
+        let (attempt, room) = AnswerRoom::of(holder.clone()).attempt();
+        room.hold(5).unwrap();
+        attempt.answered();
+        drop(room);
+        assert_eq!(held(), 5);
+    }
+}

@@ -1,7 +1,6 @@
 //! Models that answer as one, with members whose answers are known: a text of the fake models is a number.
 
 use std::{
-    collections::BTreeMap,
     future::Future,
     ops::Range,
     pin::Pin,
@@ -63,20 +62,21 @@ struct Seen {
     room: OnceLock<Semaphore>,
     /// Set when a member was stopped.
     stopped: AtomicBool,
-    /// Requests by the [`AnswerRoom`] of their answers.
-    held: Mutex<BTreeMap<String, usize>>,
 }
 
-/// Room for answers of any size.
-#[derive(Debug)]
-struct Holder;
+/// Room for answers of any size: the values that it holds.
+#[derive(Debug, Default)]
+struct Holder(AtomicUsize);
 
 impl HoldAnswers for Holder {
-    fn hold(&self, _: usize) -> Result<(), EngineError> {
+    fn hold(&self, values: usize) -> Result<(), EngineError> {
+        self.0.fetch_add(values, SeqCst);
         Ok(())
     }
 
-    fn let_go(&self, _: usize) {}
+    fn let_go(&self, values: usize) {
+        self.0.fetch_sub(values, SeqCst);
+    }
 }
 
 struct Shelf {
@@ -159,13 +159,13 @@ impl Infer for Fake {
             if self.seen.stopped.load(SeqCst) {
                 return Err(EngineError::Stopping);
             }
-            *self.seen.held.lock().unwrap().entry(format!("{:?}", request.room)).or_default() += 1;
             let full = || EngineError::Overloaded { retry_after: Duration::from_secs(60) };
             let ranks = matches!(self.member, Member::Ranker(_));
             if ranks && self.seen.full.lock().unwrap().contains(&self.seen.ranked.fetch_add(1, SeqCst)) {
                 return Err(full());
             }
-            let InferRequest { inputs, output, .. } = request;
+            let InferRequest { inputs, output, room: answers, .. } = request;
+            answers.hold(inputs.len())?;
             let room = self.seen.room.get().map(|room| room.try_acquire_many(inputs.len() as u32));
             let _taken = room.transpose().map_err(|_| full())?;
             assert!((1..=MOST).contains(&inputs.len()), "{} inputs", inputs.len());
@@ -320,12 +320,35 @@ fn nothing_is_chosen_by_vectors_that_are_no_numbers() {
 fn what_members_answer_is_held_where_the_whole_is() {
     run(async {
         let world = World::started(&[retrieve(2), rerank("ranked", "ranker", "near")], "ranked").await;
-        let room = AnswerRoom::of(Arc::new(Holder));
+        let holder = Arc::new(Holder::default());
+        let room = AnswerRoom::of(holder.clone());
         let inputs = pairs("10", &["90", "20", "180"]);
-        let request = InferRequest { room: room.clone(), ..InferRequest::new(inputs, OutputKind::RAW) };
+        let request = InferRequest { room, ..InferRequest::new(inputs, OutputKind::RAW) };
         world.models.find(Wanted::named("it")).unwrap().engine().infer(request).await.unwrap();
-        // The texts, the query, and those that were retrieved.
-        assert_eq!(*world.seen.held.lock().unwrap(), [(format!("{room:?}"), 3)].into());
+        // Three texts, the query, and two that were retrieved.
+        assert_eq!(holder.0.load(SeqCst), 6);
+    });
+}
+
+#[test]
+fn nothing_is_held_of_an_answer_that_was_refused() {
+    run(async {
+        let mean = Does::Mean { of: vec!["first".to_owned(), "second".to_owned()] };
+        let steps = [step("both", mean), rerank("first", "ranker", TEXTS), rerank("second", "other", TEXTS)];
+        let world = World::started(&steps, "both").await;
+        let holder = Arc::new(Holder::default());
+        let it = world.models.find(Wanted::named("it")).unwrap();
+        let ask = || {
+            let room = AnswerRoom::of(holder.clone());
+            it.engine()
+                .infer(InferRequest { room, ..InferRequest::new(pairs("2", &["1", "3"]), OutputKind::RAW) })
+        };
+        // The first one is asked, and the second one has no room.
+        *world.seen.full.lock().unwrap() = 1..2;
+        assert!(matches!(ask().await, Err(EngineError::Overloaded { .. })));
+        assert_eq!(holder.0.load(SeqCst), 0, "he may come again");
+        ask().await.unwrap();
+        assert_eq!(holder.0.load(SeqCst), 4, "until it is written");
     });
 }
 

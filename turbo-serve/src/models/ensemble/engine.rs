@@ -76,6 +76,8 @@ impl EnsembleEngine {
         let begins = members.values().next().filter(|_| !continues);
         let _begun = begins.map(Served::begin).transpose()?;
         self.check_labels(&members)?;
+        // Its caller may ask again, and what one member held then would count once more.
+        let (attempt, room) = room.attempt();
         for member in members.values_mut() {
             *member = member.clone().urgent(urgency).held_in(room.clone());
         }
@@ -102,6 +104,7 @@ impl EnsembleEngine {
         let unanswered = || Row { values: vec![NOT_RETRIEVED; width], row_len: width, tokens: 0 };
         let rows = rows.into_iter().map(|row| row.unwrap_or_else(unanswered)).collect();
         usage.timings.total = started.elapsed();
+        attempt.answered();
         Ok(InferResponse { rows, usage })
     }
 
