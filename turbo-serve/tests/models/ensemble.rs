@@ -198,6 +198,10 @@ impl Infer for Fake {
         unreachable!("no step asks for texts")
     }
 
+    fn has_room(&self, inputs: usize) -> bool {
+        self.seen.room.get().is_none_or(|room| room.available_permits() >= inputs)
+    }
+
     fn health(&self) -> Health {
         Health::Ready
     }
@@ -366,6 +370,21 @@ fn errors_name_the_input_of_the_request() {
             Err(EngineError::EmptyInput { input: 1 }),
             "the first of its query"
         );
+    });
+}
+
+#[test]
+fn there_is_room_where_the_models_of_the_first_steps_have_some() {
+    run(async {
+        let world = World::started(&[rerank("ranked", "ranker", TEXTS)], "ranked").await;
+        let it = world.models.find(Wanted::named("it")).unwrap();
+        world.seen.room.set(Semaphore::new(MOST)).unwrap();
+        assert!(it.engine().has_room(50), "a member is asked for three at a time");
+        let taken = world.seen.room.get().unwrap().try_acquire_many(2).unwrap();
+        assert_eq!([1, 2].map(|inputs| it.engine().has_room(inputs)), [true, false]);
+        drop(taken);
+        world.models.unload("ranker").await.unwrap();
+        assert!(it.engine().has_room(1), "who asks is told what is wrong");
     });
 }
 

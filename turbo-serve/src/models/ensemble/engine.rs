@@ -321,6 +321,17 @@ impl Infer for EnsembleEngine {
         Box::pin(async { Err(EngineError::NoTokenizer) })
     }
 
+    /// Whether the members that are asked first have room; the others are waited for. Where one is not there, the request
+    /// says so.
+    fn has_room(&self, inputs: usize) -> bool {
+        let Ok(members) = self.members() else { return true };
+        let first = self.plan.steps.iter().filter(|planned| planned.wave == 0);
+        first.filter_map(|planned| planned.step.does.model()).all(|name| {
+            let member = members[name].engine();
+            member.has_room(inputs.min(member.info().max_client_batch_size))
+        })
+    }
+
     /// That of the member that is worst off; one that is not there fails.
     fn health(&self) -> Health {
         let Ok(members) = self.members() else { return Health::Failing };
