@@ -69,15 +69,16 @@ impl<K> Window<K> {
 fn batches(lens: &[usize], most: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lens.len()).collect();
     order.sort_by_key(|&at| std::cmp::Reverse(lens[at]));
-    let mut batches: Vec<Vec<usize>> = Vec::new();
-    let mut tokens = usize::MAX;
+    let (mut batches, mut tokens) = (Vec::<Vec<usize>>::new(), 0_usize);
     for at in order {
         tokens = tokens.saturating_add(lens[at]);
-        if tokens > most {
-            batches.push(Vec::new());
-            tokens = lens[at];
+        match batches.last_mut() {
+            Some(batch) if tokens <= most => batch.push(at),
+            _ => {
+                batches.push(vec![at]);
+                tokens = lens[at];
+            }
         }
-        batches.last_mut().expect("one was begun").push(at);
     }
     batches
 }
@@ -93,6 +94,8 @@ mod tests {
         assert_eq!(batches(&[3, 9, 4, 9, 1], 10), [vec![1], vec![3], vec![2, 0, 4]]);
         assert_eq!(batches(&[30, 2], 10), [vec![0], vec![1]]);
         assert!(batches(&[], 10).is_empty());
+        assert_eq!(batches(&[3, 0, 9], usize::MAX), [vec![2, 0, 1]]);
+        assert_eq!(batches(&[0], usize::MAX), [vec![0]]);
     }
 
     proptest! {
