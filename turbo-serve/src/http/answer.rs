@@ -18,7 +18,9 @@ use tokio::sync::Semaphore;
 
 use super::{error::ApiError, headers, inputs::Counted, metrics::Arity, target::Target, write::values_in};
 use crate::{
-    engine::{InferRequest, InferResponse, Input, OutputKind, Pending, PromptName, Truncation, Usage},
+    engine::{
+        EngineError, InferRequest, InferResponse, Input, OutputKind, Pending, PromptName, Truncation, Usage,
+    },
     request_span,
     tasks::{NoRoom, infer_in_parts},
 };
@@ -39,7 +41,33 @@ pub(super) struct Question {
     pub(super) prompt_name: PromptName,
     /// What pairs are judged by, in place of the model's own.
     pub(super) instruction: Option<String>,
+    /// The two fields that the inputs are from, where they are from two.
+    pub(super) sides: Option<Sides>,
     pub(super) received: Instant,
+}
+
+/// Two fields of a body: the inputs of the first come first.
+#[derive(Clone, Copy)]
+pub(super) struct Sides {
+    pub(super) fields: [&'static str; 2],
+    /// Inputs of the first.
+    pub(super) firsts: usize,
+}
+
+impl Sides {
+    /// An error that names the field of its input, and counts the inputs of that field alone.
+    fn told(self, error: EngineError) -> ApiError {
+        let mut field = None;
+        let error = error.renumbered(|input| {
+            let second = input.checked_sub(self.firsts);
+            field = Some(self.fields[usize::from(second.is_some())]);
+            second.unwrap_or(input)
+        });
+        match field {
+            Some(field) => ApiError::from(error).of_field(field),
+            None => error.into(),
+        }
+    }
 }
 
 impl Question {
@@ -47,7 +75,8 @@ impl Question {
     pub(super) fn new(inputs: Counted, output: OutputKind, received: Instant) -> Self {
         let (truncation, max_input_length, instruction) = (None, None, None);
         let prompt_name = PromptName::Default;
-        Self { inputs, output, truncation, max_input_length, prompt_name, instruction, received }
+        let sides = None;
+        Self { inputs, output, truncation, max_input_length, prompt_name, instruction, sides, received }
     }
 
     fn request(self) -> InferRequest {
@@ -68,9 +97,9 @@ pub(super) async fn answer(
     question: Question,
     write: impl FnOnce(&InferResponse) -> Result<Vec<u8>, ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
-    let (arity, received) = (question.inputs.arity, question.received);
+    let (arity, sides, received) = (question.inputs.arity, question.sides, question.received);
     let request = question.request();
-    let response = caught(|| target.engine().infer(request));
+    let response = told(sides, || target.engine().infer(request));
     answer_with(target, arity, received, response, write).await
 }
 
@@ -83,9 +112,9 @@ pub(super) async fn answer_in_parts(
     no_room: NoRoom,
     write: impl FnOnce(&InferResponse) -> Result<Vec<u8>, ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
-    let (arity, received) = (question.inputs.arity, question.received);
+    let (arity, sides, received) = (question.inputs.arity, question.sides, question.received);
     let request = question.request();
-    let response = caught(|| Box::pin(infer_in_parts(target.engine(), request, inputs, no_room)));
+    let response = told(sides, || Box::pin(infer_in_parts(target.engine(), request, inputs, no_room)));
     answer_with(target, arity, received, response, write).await
 }
 
@@ -134,8 +163,23 @@ pub(super) fn json(body: Vec<u8>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
+/// The answer of an engine; its errors name the field of their input, where there are two.
+async fn told<'a, T>(sides: Option<Sides>, ask: impl FnOnce() -> Pending<'a, T>) -> Result<T, ApiError> {
+    let answer = even_if_it_panics(ask).await?;
+    answer.map_err(|error| match sides {
+        Some(sides) => sides.told(error),
+        None => error.into(),
+    })
+}
+
 /// The answer of an engine, even if it panics: else the connection would end without a word.
 pub(crate) async fn caught<'a, T>(ask: impl FnOnce() -> Pending<'a, T>) -> Result<T, ApiError> {
+    Ok(even_if_it_panics(ask).await??)
+}
+
+async fn even_if_it_panics<'a, T>(
+    ask: impl FnOnce() -> Pending<'a, T>,
+) -> Result<Result<T, EngineError>, ApiError> {
     let panicked = |_| ApiError::backend("inference failed: the engine panicked");
     // A future that has panicked is not polled again, and what it shared with others is the engine's to look after.
     let mut answer = catch_unwind(AssertUnwindSafe(ask)).map_err(panicked)?;
@@ -143,7 +187,7 @@ pub(crate) async fn caught<'a, T>(ask: impl FnOnce() -> Pending<'a, T>) -> Resul
         let poll = catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx)));
         poll.map_or_else(|panic| Poll::Ready(Err(panic)), |poll| poll.map(Ok))
     });
-    Ok(polled.await.map_err(panicked)??)
+    polled.await.map_err(panicked)
 }
 
 /// Writes an answer of so many values: a small one at once, a large one elsewhere.

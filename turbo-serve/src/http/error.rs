@@ -129,6 +129,11 @@ impl ApiError {
         Self::new(ErrorType::Forbidden, failure::UNAUTHORIZED, message)
     }
 
+    /// The same, of inputs in this field of the body.
+    pub(super) fn of_field(self, field: &str) -> Self {
+        Self { message: shortened(format!("`{field}`: {}", self.message)), ..self }
+    }
+
     /// The same, with what can be done about it.
     pub(super) fn with_remedy(self, remedy: &str) -> Self {
         Self { message: shortened(format!("{}: {remedy}", self.message)), ..self }

@@ -125,6 +125,9 @@ impl Fake {
             if tokens(content) == 0 {
                 return Err(EngineError::EmptyInput { input });
             }
+            if *content == Input::Text("invalid id".to_owned()) {
+                return Err(EngineError::InvalidId { input, id: 1000, vocab_size: 1000 });
+            }
             if request.truncation == Some(Truncation::Off) && tokens(content) > self.info.max_input_length {
                 let (tokens, limit) = (tokens(content), self.info.max_input_length);
                 return Err(EngineError::TooLong { input, tokens, limit });

@@ -133,6 +133,25 @@ fn models_that_make_vectors_compare_them() {
 }
 
 #[test]
+fn what_is_wrong_with_a_text_is_told_by_the_side_that_it_is_of() {
+    let server = Server::start();
+    let mut nine = vec!["a"; 9];
+    nine[8] = "invalid id";
+    for (body, said) in [
+        (json!({ "text_1": "invalid id", "text_2": ["a"] }), "`text_1`: input 0 has token id 1000"),
+        (json!({ "text_1": "q", "text_2": ["invalid id"] }), "`text_2`: input 0 has token id 1000"),
+        (
+            json!({ "queries": ["q", "invalid id"], "items": ["a", "b"] }),
+            "`queries`: input 1 has token id 1000",
+        ),
+        (json!({ "queries": "q", "documents": nine }), "`documents`: input 8 has token id 1000"),
+    ] {
+        let reply = server.post("/score", body.to_string());
+        assert_openai(&body.to_string(), &reply, 422, "Validation", said);
+    }
+}
+
+#[test]
 fn more_pairs_than_a_request_may_have_are_scored_in_parts() {
     let server = ranks();
     let documents: Vec<String> = (0..1000).map(|number| number.to_string()).collect();

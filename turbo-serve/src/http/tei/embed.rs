@@ -10,7 +10,7 @@ use crate::{
     engine::{Input, OutputKind},
     http::{
         ability::Ability,
-        answer::{Question, answer},
+        answer::{Question, Sides, answer},
         call::{Call, RequestBody},
         error::{ApiError, TeiError},
         inputs::{Count, Counted, Inputs, Object},
@@ -144,7 +144,9 @@ pub(in crate::http) async fn similarity(
     let parameters = body.parameters.unwrap_or_default().0;
     let inputs = [source_sentence].into_iter().chain(sentences).map(Input::Text).collect();
     let output = OutputKind::Pooled { normalize: true, dimensions: None };
+    let sides = Sides { fields: ["inputs.source_sentence", "inputs.sentences"], firsts: 1 };
     let question = Question {
+        sides: Some(sides),
         truncation: truncation(&target, parameters.truncate, parameters.truncation_direction),
         prompt_name: parameters.prompt_name.into(),
         ..Question::new(Counted::batch(inputs), output, received)

@@ -13,7 +13,7 @@ use crate::{
     engine::{InferResponse, Input, OutputKind, Row, ScoreFunction},
     http::{
         ability::Ability,
-        answer::{Question, answer_in_parts},
+        answer::{Question, Sides, answer_in_parts},
         call::{Call, RequestBody},
         check_copies,
         error::{ApiError, OpenAiError},
@@ -140,7 +140,7 @@ pub(in crate::http) async fn score(
         target.check_values((first.len() + second.len()) * row_len)?;
     }
     let target = target.begun()?;
-    let first_field = first.field;
+    let fields = [first.field, second.field];
     let (mut texts, mut no_room) = ([first.list.texts, second.list.texts], NoRoom::Fails);
     for (texts, most_tokens) in texts.iter_mut().zip(most_tokens) {
         if let Some(limit) = most_tokens {
@@ -150,7 +150,7 @@ pub(in crate::http) async fn score(
     let [first, second] = texts;
     if let (How::Pairs(_), [query]) = (&how, first.as_slice()) {
         let at_a_time = target.engine().info().max_client_batch_size;
-        check_copies(first_field, query, second.len().min(AT_ONCE * at_a_time))?;
+        check_copies(fields[0], query, second.len().min(AT_ONCE * at_a_time))?;
     }
     let (firsts, id) = (first.len(), id_of("score", body.request_id));
     let (inputs, output): (Box<dyn Iterator<Item = Input> + Send>, _) = match how {
@@ -160,10 +160,13 @@ pub(in crate::http) async fn score(
             (Box::new(all), OutputKind::Pooled { normalize: true, dimensions: None })
         }
     };
+    // Those of pairs are counted as the pairs.
+    let sides = matches!(how, How::Vectors).then_some(Sides { fields, firsts });
     let question = Question {
         truncation,
         max_input_length,
         instruction: body.instruction,
+        sides,
         ..Question::new(Counted { inputs: Vec::new(), arity }, output, received)
     };
     let write = move |response: &InferResponse| {
