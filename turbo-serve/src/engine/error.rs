@@ -137,7 +137,7 @@ pub enum EngineError {
          shorten it or the question, or let windows share less"
     )]
     TooManyWindows {
-        /// Windows, if each byte were a token.
+        /// Windows, if the context had as many tokens as its text may have.
         windows: usize,
         /// Tokens of one window.
         max_len: usize,
@@ -150,7 +150,7 @@ pub enum EngineError {
          would be looked at, at most {limit} tokens together are possible: ask for fewer or shorter ones"
     )]
     TooManyAnswers {
-        /// Windows, if each byte were a token.
+        /// Windows, if the context had as many tokens as its text may have.
         windows: usize,
         /// Candidate answers of one window.
         top_k: usize,

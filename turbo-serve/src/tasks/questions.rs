@@ -64,7 +64,7 @@ pub async fn answer_question(
     let mut meter = Meter::start(question.chars().count() + context.chars().count());
     let max_len = max_seq_len.min(engine.info().max_input_length);
     let stride = stride.min(max_len / 2);
-    let windows = windows(engine, &question, context.len(), max_len, stride).await?;
+    let windows = windows(engine, &question, most_tokens(&context), max_len, stride).await?;
     check_size(windows, max_len, &options)?;
     let mut held = HeldWindows::new(room, windows.saturating_mul(max_len))?;
     let extent = Extent::Windows { max_len, stride };
@@ -134,9 +134,10 @@ impl Drop for HeldWindows {
 
 /// Memory of a token of a window that is [`kept`], in `f32`s: 35 bytes.
 const VALUES_PER_TOKEN: usize = 9;
-/// Most tokens of all windows over a context together, its bytes counted as tokens: each takes some 200 bytes of
-/// memory while they are made. With the default windows that is 2.5 MB of text. The limit is for questions that nearly
-/// fill a window: each window then advances by a few tokens, and the windows of a long context would take all memory.
+/// Most tokens of all windows over a context together, if it had as many as [possible](most_tokens): each takes some 200
+/// bytes of memory while they are made. With the default windows that is 2.5 MB of ASCII. The limit is for questions
+/// that nearly fill a window: each window then advances by a few tokens, and the windows of a long context would take
+/// all memory.
 const MOST_WINDOW_TOKENS: usize = 1 << 22;
 /// Most tokens of candidate answers, `top_k` of each window: each is a text that is kept and compared.
 const MOST_ANSWER_TOKENS: usize = 1 << 24;
@@ -147,7 +148,7 @@ const SPECIAL_TOKENS: usize = 4;
 async fn windows(
     engine: &dyn Infer,
     question: &str,
-    context_bytes: usize,
+    context_tokens: usize,
     max_len: usize,
     stride: usize,
 ) -> Result<usize, EngineError> {
@@ -156,7 +157,19 @@ async fn windows(
     let tokenized = engine.tokenize(TokenizeRequest::new(texts, extent)).await?;
     let taken: usize = tokenized.iter().flat_map(|it| &it.encodings).map(Encoding::len).sum();
     let step = max_len.saturating_sub(taken + SPECIAL_TOKENS + stride).max(1);
-    Ok(context_bytes.div_ceil(step))
+    Ok(context_tokens.div_ceil(step))
+}
+
+/// The greatest possible number of tokens of a text, but for special ones. Of ASCII a token is a byte at least. Other
+/// letters a tokenizer may first write as several: each of the Unicode normal forms, in either case, writes a letter in
+/// three times its bytes at most, except a few that stand for words, which it writes in up to 33 bytes.
+fn most_tokens(text: &str) -> usize {
+    let of = |letter: char| match letter {
+        letter if letter.is_ascii() => 1,
+        '\u{2057}' | '\u{2a0c}' | '\u{3200}'..='\u{33ff}' | '\u{fdfa}' | '\u{fdfb}' => 33,
+        letter => 3 * letter.len_utf8(),
+    };
+    text.chars().map(of).sum()
 }
 
 /// Refuses requests that would take too long or too much memory, before the windows are built.
@@ -238,6 +251,17 @@ mod tests {
         assert_eq!(answered, Ok(1));
         assert_eq!((counted.most.load(SeqCst), counted.held.load(SeqCst)), (most, 0));
         assert!(matches!(ask(most - 1).0, Err(EngineError::NoRoomForAnswer { .. })));
+    }
+
+    #[test]
+    fn a_letter_may_be_several_tokens() {
+        // NFKC, the most letters; NFD, of a Hangul syllable; and lower case.
+        for (letter, written) in
+            [("\u{fdfa}", 33), ("\u{3316}", 18), ("\u{ac01}", 9), ("\u{130}", 3), ("a", 1)]
+        {
+            assert!(most_tokens(letter) >= written, "{letter}");
+        }
+        assert_eq!(most_tokens("plain ASCII"), 11);
     }
 
     #[test]

@@ -228,7 +228,10 @@ fn told_to_fail(text: &str) -> Option<EngineError> {
     })
 }
 
-/// A token per letter, whose id is its number, between `^` and `$`.
+/// A letter of three bytes that normalisers (NFKC) write as eighteen.
+pub(crate) const LONG_LETTER: char = '\u{fdfa}';
+
+/// A token per letter, eighteen of the [`LONG_LETTER`], whose id is its number, between `^` and `$`.
 fn bytes(text: &str, extent: Extent) -> Encoding {
     let mut encoding = Encoding::default();
     let mut push = |token: char, bytes: std::ops::Range<usize>, special| {
@@ -241,7 +244,10 @@ fn bytes(text: &str, extent: Extent) -> Encoding {
     if with {
         push('^', 0..0, true);
     }
-    text.char_indices().for_each(|(at, letter)| push(letter, at..at + letter.len_utf8(), false));
+    for (at, letter) in text.char_indices() {
+        let tokens = if letter == LONG_LETTER { 18 } else { 1 };
+        (0..tokens).for_each(|_| push(letter, at..at + letter.len_utf8(), false));
+    }
     if with {
         push('$', 0..0, true);
     }

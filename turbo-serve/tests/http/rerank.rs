@@ -217,6 +217,7 @@ fn documents_are_cut_to_the_tokens_that_are_asked_for() {
         (json!(["abcdef", "ab", "é", "aéb"]), 3, ["abc", "ab", "é", "aéb"]),
         (json!(["abcdef", "ab", "é", "aéb"]), 1, ["a", "a", "é", "a"]),
         (json!(["abcdef", "ab", "é", "aéb"]), 2, ["ab", "ab", "é", "aé"]),
+        (json!(["ﷺab", "abcdef", "a", "ﷺ"]), 5, ["ﷺ", "abcde", "a", "ﷺ"]),
     ] {
         let body = json!({
             "query": "q", "documents": documents, "max_tokens_per_doc": limit, "return_documents": true,

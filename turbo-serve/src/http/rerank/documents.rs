@@ -199,8 +199,8 @@ pub(in crate::http) async fn cut(
 ) -> Result<(Vec<String>, NoRoom), ApiError> {
     let (engine, door) = (target.engine(), Door::default());
     let deadline = engine.urgency().deadline;
-    // A token is a byte at least, so most documents need not be looked at.
-    let long: Vec<usize> = (0..documents.len()).filter(|&index| documents[index].len() > limit).collect();
+    let long: Vec<usize> =
+        (0..documents.len()).filter(|&index| may_exceed(&documents[index], limit)).collect();
     for some in long.chunks(engine.info().max_client_batch_size) {
         let texts = some.iter().map(|&index| Texts::One(documents[index].clone())).collect();
         let extent = Extent::Whole(SpecialTokens::Without);
@@ -221,6 +221,13 @@ pub(in crate::http) async fn cut(
         }
     }
     Ok((documents, no_room))
+}
+
+/// Whether a text may have more tokens than `limit`; most need not be looked at for that. Of ASCII a token is a byte at
+/// least, but for the mark that some tokenizers put before a text; other letters may be written as many before they are
+/// made tokens (NFKC writes one of three bytes as eighteen letters).
+fn may_exceed(text: &str, limit: usize) -> bool {
+    text.len() >= limit || !text.is_ascii()
 }
 
 /// Where the last of the first `limit` tokens ends.
