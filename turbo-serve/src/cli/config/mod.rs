@@ -374,6 +374,9 @@ name = 'g'
 model_id = 'a'
 default_prompt = 'x'
 default_prompt_name = 'y'
+[[models]]
+name = 'stats'
+model_id = 'a'
 ";
         let mistakes = parse(folder.path(), text).err().unwrap();
         let expected = [
@@ -392,6 +395,7 @@ default_prompt_name = 'y'
             "22: models: max_client_batch_size must be at least 1",
             "28: model_id: ",
             "30: models: the argument '--default-prompt-name <NAME>' cannot be used with '--default-prompt <TEXT>'",
+            "36: name: `stats` names the statistics of all models (`/v2/models/stats`), expected another name",
         ];
         assert_eq!(mistakes.len(), expected.len(), "{mistakes:#?}");
         for (mistake, expected) in mistakes.iter().zip(expected) {

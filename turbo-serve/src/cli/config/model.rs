@@ -241,6 +241,9 @@ impl Versions {
     }
 }
 
+/// No model's name: KServe's path of its metadata is that of the statistics of all models.
+const STATS: &str = "stats";
+
 /// A name goes into paths, and what follows its `/` is a version.
 pub(super) fn name_is_sound(section: &Section<'_>, At { at, value }: &At<String>) -> bool {
     let sound = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
@@ -248,8 +251,11 @@ pub(super) fn name_is_sound(section: &Section<'_>, At { at, value }: &At<String>
     if !is_sound {
         let expected = "expected letters, digits, `-`, `_` and `.` (aliases may be any text)";
         section.problem(*at, format_args!("name: {expected}, got \"{value}\""));
+    } else if value == STATS {
+        let is = "names the statistics of all models (`/v2/models/stats`), expected another name";
+        section.problem(*at, format_args!("name: `{value}` {is}"));
     }
-    is_sound
+    is_sound && value != STATS
 }
 
 pub(super) fn load_when(section: &mut Section<'_>) -> LoadWhen {
