@@ -78,13 +78,13 @@ pub enum EngineError {
     },
     /// An input is longer than the model's limit, and truncation is off.
     #[error(
-        "input {input} has {tokens} tokens, at most {limit} are possible: shorten it or have it cut (`truncate`; on \
-         OpenAI's and vLLM's routes `truncate_prompt_tokens`)"
+        "input {input} has at least {tokens} tokens, at most {limit} are possible: shorten it or have it cut \
+         (`truncate`; on OpenAI's and vLLM's routes `truncate_prompt_tokens`)"
     )]
     TooLong {
         /// Which input, counted from 0.
         input: usize,
-        /// Its tokens, special tokens included.
+        /// Its tokens, special tokens included; fewer than it has where counting stopped early, as it does of long texts.
         tokens: usize,
         /// `max_input_length`.
         limit: usize,
@@ -291,6 +291,15 @@ mod tests {
     fn what_a_tokenizer_says_is_said_of_an_input_of_the_whole() {
         let failed = EngineError::Tokenizer { input: 1, why: "it panicked on this text".to_owned() };
         assert_eq!(failed.behind(32).to_string(), "tokenizer: input 33: it panicked on this text");
+    }
+
+    /// Of a long text only as much is tokenized as shows that it is too long.
+    #[test]
+    fn tokens_that_were_counted_are_the_least_that_there_are() {
+        let too_long = EngineError::TooLong { input: 0, tokens: 822, limit: 256 };
+        assert!(
+            too_long.to_string().starts_with("input 0 has at least 822 tokens, at most 256 are possible: ")
+        );
     }
 
     #[test]

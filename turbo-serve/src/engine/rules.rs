@@ -278,7 +278,7 @@ mod tests {
         for (encoded, selects, said) in [
             (all(&[1, 2, 3], &[0, 1, 1], &[0, 2]), true, None),
             (all(&[1, 2, 3], &[], &[]), false, None),
-            (all(&[1, 2, 3, 4], &[], &[]), false, Some("has 4 tokens, at most 3 are possible")),
+            (all(&[1, 2, 3, 4], &[], &[]), false, Some("has at least 4 tokens, at most 3 are possible")),
             (all(&[1, 2], &[0], &[]), false, Some("input 7: it has 1 token types for 2 tokens")),
             (all(&[1], &[2], &[]), false, Some("input 7: it has token type 2, the model's are below 2")),
             (all(&[1], &[], &[1]), false, Some("input 7: it selects token 1 of 1")),

@@ -117,7 +117,7 @@ fn texts_are_cut_and_vectors_shortened_as_the_request_says() {
         assert_eq!(got, (Some(truncation), limit, output), "{options}");
     }
     let long = json!({ "texts": ["a", "b".repeat(20)], "truncate": "NONE" });
-    let said = "input 1 has 21 tokens, at most 16 are possible";
+    let said = "input 1 has at least 21 tokens, at most 16 are possible";
     assert_openai("long", &server.post("/v2/embed", long.to_string()), 422, "Validation", said);
 }
 

@@ -361,7 +361,7 @@ fn bodies_that_are_wrong() {
         (r#"{"inputs":"a","dimensions":5}"#, "`dimensions` is 5"),
         (
             r#"{"inputs":"aaaaaaaaaaaaaaaaaaaaaaaaa","truncate":false}"#,
-            "input 0 has 26 tokens, at most 16 are possible",
+            "input 0 has at least 26 tokens, at most 16 are possible",
         ),
     ] {
         assert_tei(body, &server.post("/embed", body), 422, VALIDATION, said);

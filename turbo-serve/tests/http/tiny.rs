@@ -222,7 +222,7 @@ fn cohere_s_types_are_the_same_vectors_alone_and_in_company() {
         }
     }
     let long = json!({ "texts": ["hello", "hello ".repeat(20)], "truncate": "NONE", "max_tokens": 8 });
-    let said = "input 1 has 22 tokens, at most 8 are possible: shorten it";
+    let said = "input 1 has at least 22 tokens, at most 8 are possible: shorten it";
     assert_openai("22 tokens", &server.post("/v2/embed", long.to_string()), 422, "Validation", said);
     let short = json!({ "texts": [texts[0]], "output_dimension": 8 });
     let answer = server.post("/v2/embed", short.to_string()).json();
