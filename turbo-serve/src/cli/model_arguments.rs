@@ -26,6 +26,10 @@ use super::{
 pub(super) const NO_INT8: &str =
     "--dtype int8: a GPU computes in f32, bf16 or float16; --device cpu computes in int8";
 
+/// What a folder lacks that has ids for its only inputs.
+pub(super) const NO_TOKENIZER: &str =
+    "it has no tokenizer (tokenizer.json, vocab.txt, or vocab.json and merges.txt), and texts need one";
+
 /// Which model, and what it runs on. Commands take it with `#[command(flatten)]`.
 #[derive(Args, Clone)]
 pub(super) struct ModelArguments {

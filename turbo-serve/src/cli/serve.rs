@@ -33,7 +33,7 @@ use super::{
     devices::{Devices, Shared},
     environment,
     log::LogArguments,
-    model_arguments::{LayoutArgument, ModelArguments, PoolingArgument},
+    model_arguments::{LayoutArgument, ModelArguments, NO_TOKENIZER, PoolingArgument},
     model_id::Place,
     net_arguments::NetArguments,
     number::above_0,
@@ -343,7 +343,11 @@ pub(super) fn open(arguments: &Arguments, host: Host, among: Among) -> Result<En
     let fingerprint = config.cache.as_ref().is_some_and(ResponseCache::is_lasting);
     let options = OpenOptions { name: Some(name), sha: local.sha, fingerprint, ..arguments.open_options() };
     let open = Open { folder: local.folder, options };
+    let shown = open.folder.display().to_string();
     let model = device.run(open, arguments.model.dtype, warn)?;
+    if model.tokenizer.is_none() {
+        warn(&format!("{shown}: {NO_TOKENIZER}: requests can send token ids alone"));
+    }
     let ModelInfo { name, device, task, .. } = &model.info;
     tracing::info!(model = name, device, %task, "loading");
     Ok(Engine::start(model, &config)?)

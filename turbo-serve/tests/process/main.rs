@@ -251,7 +251,12 @@ fn a_folder_without_a_tokenizer_serves_ids() {
     let server = Server::start_model(folder.path(), &["--pooling=mean"]);
     assert_eq!(server.post("/embed", &json!({ "inputs": [[2, 5, 3]] })).0, 200);
     assert_eq!(server.post("/embed", &json!({ "inputs": "text" })).0, 422);
-    assert_eq!(server.end(Signal::Terminate).0, Some(0));
+    let (code, output) = server.end(Signal::Terminate);
+    assert_eq!(code, Some(0), "{output}");
+    let said = ": it has no tokenizer (tokenizer.json, vocab.txt, or vocab.json and merges.txt), and texts need one: \
+                requests can send token ids alone";
+    let warnings: Vec<&str> = output.lines().filter(|line| line.contains(said)).collect();
+    assert!(warnings.len() == 1 && warnings[0].contains("WARN"), "{output}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use super::paths;
 use crate::cli::{
     caches::PackedCacheArguments,
     device::{NoGpu, OnDevice},
-    model_arguments::{LocalModel, ModelArguments},
+    model_arguments::{LocalModel, ModelArguments, NO_TOKENIZER},
     output,
 };
 
@@ -43,10 +43,7 @@ impl OpenModel {
         let checkpoint = Checkpoint::open(&local.folder)?;
         checkpoint.warnings().iter().for_each(|warning| output::note(&format!("warning: {warning}")));
         let Some(tokenizer) = checkpoint.tokenizer().cloned() else {
-            bail!(
-                "{}: it has no tokenizer (tokenizer.json, vocab.txt, or vocab.json and merges.txt), and texts need one",
-                shown(&local.folder)
-            );
+            bail!("{}: {NO_TOKENIZER}", shown(&local.folder));
         };
         Ok(Self { checkpoint, tokenizer, local, files })
     }
