@@ -4,7 +4,9 @@ use std::io::IsTerminal;
 
 use anyhow::Result;
 use clap::Args;
-use tracing_subscriber::{EnvFilter, Layer, fmt, layer::SubscriberExt, registry, util::SubscriberInitExt};
+use tracing_subscriber::{
+    EnvFilter, Layer, filter::LevelFilter, fmt, layer::SubscriberExt, registry, util::SubscriberInitExt,
+};
 
 use super::spans::Spans;
 
@@ -34,7 +36,7 @@ impl LogArguments {
     /// A collector that cannot be one.
     pub(super) fn start(&self) -> Result<Spans> {
         let said = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|said| !said.is_empty());
-        let (filter, wrong) = match said.as_deref().map(EnvFilter::try_new).transpose() {
+        let (filter, wrong) = match said.as_deref().map(filter).transpose() {
             Ok(filter) => (filter, None),
             Err(why) => (None, Some(why)),
         };
@@ -52,5 +54,44 @@ impl LogArguments {
             );
         }
         Ok(spans)
+    }
+}
+
+/// What `RUST_LOG` says.
+///
+/// # Errors
+/// What is wrong with it. A lone word that is no level names a crate, whose lines alone would be shown: one that is not
+/// turbo's is taken for a slip, such as `warning`.
+fn filter(said: &str) -> Result<EnvFilter, String> {
+    let filter = EnvFilter::try_new(said).map_err(|error| error.to_string())?;
+    let is_slip = |word: &&str| {
+        // What stands in brackets is of spans.
+        let is_a_word = !word.is_empty() && !word.contains(['=', '[', ']', '{', '}']);
+        is_a_word && !word.starts_with("turbo") && word.parse::<LevelFilter>().is_err()
+    };
+    match said.split(',').map(str::trim).find(is_slip) {
+        None => Ok(filter),
+        Some(word) => Err(format!(
+            "`{word}` is no level (off, error, warn, info, debug or trace); if it is a crate, write `{word}=info`"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_would_silence_the_log_are_no_filters() {
+        for said in
+            ["info", "WARN", "off", "3", "turbo", "turbo_serve::http", "info,hyper=warn", "warn,h2=off,"]
+        {
+            assert!(filter(said).is_ok(), "{said}");
+        }
+        for (said, word) in [("warning", "warning"), ("verbose", "verbose"), ("info,quiet", "quiet")] {
+            let why = filter(said).unwrap_err();
+            assert!(why.starts_with(&format!("`{word}` is no level (off, error, ")), "{why}");
+        }
+        assert!(filter("turbo=loud").is_err());
     }
 }
