@@ -170,8 +170,19 @@ fn values_of<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f32) -> Ve
     bytes.as_chunks().0.iter().map(|chunk| value(*chunk)).collect()
 }
 
+/// Says so of a file that Git LFS has put in the place of a large one: a clone without it has only these.
+pub(crate) fn lfs_pointer(file: &[u8]) -> Option<String> {
+    let pointer = b"version https://git-lfs.github.com/spec/";
+    file.starts_with(pointer).then(|| {
+        "it is a pointer of Git LFS and not the file itself: run `git lfs pull` in the folder".to_owned()
+    })
+}
+
 /// What is wrong with a file that the parser refused, with numbers and the tensor's name.
 fn explain(file: &[u8], error: SafeTensorError) -> String {
+    if let Some(why) = lfs_pointer(file) {
+        return why;
+    }
     let Some((length, rest)) = file.split_first_chunk() else {
         return format!("{} bytes are too few for a safetensors header", file.len());
     };
@@ -230,6 +241,16 @@ mod tests {
         std::fs::write(&path, file).unwrap();
         let (file, mut tensors) = SafetensorsFile::open(path).unwrap();
         (file, tensors.remove(0))
+    }
+
+    #[test]
+    fn a_pointer_of_git_lfs_is_told_as_that() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:53aa51\nsize 90868376\n";
+        std::fs::write(&path, pointer).unwrap();
+        let Err(error) = SafetensorsFile::open(path) else { panic!("it holds no tensors") };
+        assert!(error.to_string().ends_with("run `git lfs pull` in the folder"), "{error}");
     }
 
     #[test]

@@ -22,6 +22,7 @@ use crate::{
     error::one_line,
     json::{JsonObject, is_there},
     modules::CutSide,
+    safetensors_file::lfs_pointer,
 };
 
 /// A tokenizer and what the files beside it say of its use.
@@ -151,7 +152,8 @@ fn read(file: PathBuf) -> Result<Tokenizer, ModelError> {
 
 /// The tokenizer that `json` describes. The library panics at some of what is not JSON, or not as it expects.
 fn parse(json: &[u8]) -> Result<Tokenizer, String> {
-    serde_json::from_slice::<IgnoredAny>(json).map_err(one_line)?;
+    let is_json = serde_json::from_slice::<IgnoredAny>(json);
+    is_json.map_err(|error| lfs_pointer(json).unwrap_or_else(|| one_line(error)))?;
     guarded(|| Tokenizer::from_bytes(json))
 }
 
@@ -224,6 +226,15 @@ fn prefix_inside_words(model: &ModelWrapper) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pointer_of_git_lfs_is_told_as_that() {
+        let dir = tempfile::tempdir().unwrap();
+        let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:53aa51\nsize 466247\n";
+        std::fs::write(dir.path().join("tokenizer.json"), pointer).unwrap();
+        let Err(error) = TokenizerFiles::open(dir.path(), None) else { panic!("it is no tokenizer") };
+        assert!(error.to_string().ends_with("run `git lfs pull` in the folder"), "{error}");
+    }
 
     #[test]
     fn files_that_contradict_each_other_are_named() {
