@@ -1,6 +1,6 @@
 //! Where things are kept between runs: what `--cost-cache` and `--packed-cache` say, or where this system keeps caches.
 
-use std::{convert::Infallible, env, ffi::OsString, path::PathBuf, str::FromStr};
+use std::{env, ffi::OsString, path::PathBuf, str::FromStr};
 
 use clap::Args;
 
@@ -14,10 +14,15 @@ pub(super) enum CacheArgument {
 }
 
 impl FromStr for CacheArgument {
-    type Err = Infallible;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(if text == "off" { Self::Off } else { Self::In(text.into()) })
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text {
+            // It would be the working directory.
+            "" => Err("expected a folder or `off`"),
+            "off" => Ok(Self::Off),
+            folder => Ok(Self::In(folder.into())),
+        }
     }
 }
 
@@ -76,10 +81,11 @@ mod tests {
 
     #[test]
     fn an_argument_is_a_folder_or_off() {
-        let folder_of = |text: &str| costs(Some(&text.parse().unwrap_or(CacheArgument::Off)));
+        let folder_of = |text: &str| costs(Some(&text.parse().unwrap()));
         assert_eq!(folder_of("off"), None);
         assert_eq!(folder_of("./off"), Some("./off".into()));
         assert_eq!(folder_of("/a/b"), Some("/a/b".into()));
+        assert_eq!("".parse::<CacheArgument>(), Err("expected a folder or `off`"));
     }
 
     #[cfg(target_os = "linux")]
