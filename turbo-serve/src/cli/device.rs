@@ -10,6 +10,7 @@ use turbo_models::{
 
 use super::{
     model_arguments::Dtype,
+    number::above_0,
     output::{self, rate},
 };
 
@@ -54,6 +55,15 @@ impl fmt::Display for Wish {
             Wish::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
         }
     }
+}
+
+/// The most that share an operation of the CPU.
+const MOST_THREADS: usize = 4096;
+
+/// What `--threads` takes.
+pub(super) fn threads(text: &str) -> Result<NonZeroUsize, &'static str> {
+    let threads: NonZeroUsize = above_0(text)?;
+    if threads.get() > MOST_THREADS { Err("expected at most 4096") } else { Ok(threads) }
 }
 
 /// A device of either kind. Clones are the same device.
@@ -202,6 +212,14 @@ mod tests {
             assert!(name.parse::<Wish>().unwrap_err().contains("cuda:N"), "{name}");
         }
         assert_eq!(Wish::Cuda(3).to_string(), "cuda:3");
+    }
+
+    #[test]
+    fn threads_that_are_too_many_are_told_by_their_flag() {
+        assert_eq!(threads("4096").map(NonZeroUsize::get), Ok(MOST_THREADS));
+        assert_eq!(threads("4097"), Err("expected at most 4096"));
+        assert!(cpu(NonZeroUsize::new(MOST_THREADS + 1)).is_err(), "of which there may be no more here");
+        assert_eq!(threads("0"), Err("expected a whole number above 0"));
     }
 
     /// A GPU that is asked for is never replaced by the CPU.

@@ -104,7 +104,7 @@ fn command() -> clap::Command {
 fn commands() -> clap::Command {
     Arguments::command().mut_subcommands(|command| {
         let name = command.get_name().to_owned();
-        let command = command.mut_args(unless_set_to_nothing);
+        let command = command.mut_args(unless_set_to_nothing).mut_args(with_its_own_word_on_signs);
         match MODEL_FIRST.contains(&name.as_str()) {
             true => command.override_usage(format!("turbo {name} [MODEL] [OPTIONS]")),
             false => command,
@@ -139,6 +139,12 @@ fn unless_set_to_nothing(argument: Arg) -> Arg {
         }
         _ => argument,
     }
+}
+
+/// The argument, which looks at `-5` itself: else that would be told as an argument that there is not.
+fn with_its_own_word_on_signs(argument: Arg) -> Arg {
+    let takes_a_value = !argument.is_positional() && argument.get_action().takes_values();
+    argument.allow_negative_numbers(takes_a_value)
 }
 
 const SERVE: &str = "serve";
@@ -179,7 +185,7 @@ fn one_line(error: &anyhow::Error) -> String {
 mod tests {
     use std::{
         any::TypeId,
-        num::{NonZeroU32, NonZeroUsize},
+        num::{NonZeroU32, NonZeroU64, NonZeroUsize},
     };
 
     use super::*;
@@ -270,6 +276,36 @@ mod tests {
             }
         }
         assert!(flags > 10, "{flags}");
+    }
+
+    /// By the types of numbers that flags have; the words of a flag that may be 0 are others.
+    #[test]
+    fn all_numbers_are_refused_in_words() {
+        let numbers = [
+            TypeId::of::<u16>(),
+            TypeId::of::<u64>(),
+            TypeId::of::<usize>(),
+            TypeId::of::<NonZeroU32>(),
+            TypeId::of::<NonZeroU64>(),
+            TypeId::of::<NonZeroUsize>(),
+        ];
+        let mut flags = 0;
+        for command in commands().get_subcommands() {
+            for argument in command.get_arguments() {
+                if !numbers.iter().any(|kind| argument.get_value_parser().type_id() == *kind) {
+                    continue;
+                }
+                flags += 1;
+                let flag = format!("--{}", argument.get_long().unwrap());
+                for value in ["-5", "5s", "many", "99999999999999999999999"] {
+                    let words = [command.get_name(), &flag, value];
+                    let said = command.clone().try_get_matches_from(words).unwrap_err().to_string();
+                    let is_told = said.contains("expected ") || said.contains("the number is too large");
+                    assert!(is_told && !said.contains("unexpected"), "{flag} {value}: {said}");
+                }
+            }
+        }
+        assert!(flags > 20, "{flags}");
     }
 
     #[test]

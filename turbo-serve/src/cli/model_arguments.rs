@@ -15,10 +15,9 @@ use turbo_serve::{
 };
 
 use super::{
-    device::{Chosen, NoGpu, Wish},
+    device::{Chosen, NoGpu, Wish, threads},
     fetching::Fetching,
     model_id::{self, Place},
-    number::above_0,
     output,
 };
 
@@ -75,7 +74,7 @@ pub(super) struct ModelArguments {
     /// Threads of the CPU that share a batch
     ///
     /// At most 4096; by default as many as the system lets this process use.
-    #[arg(long, env, value_name = "N", value_parser = above_0::<NonZeroUsize>, help_heading = "Machine")]
+    #[arg(long, env, value_name = "N", value_parser = threads, help_heading = "Machine")]
     pub(super) threads: Option<NonZeroUsize>,
 }
 

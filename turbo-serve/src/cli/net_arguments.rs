@@ -12,6 +12,8 @@ use clap::Args;
 use tokio::net::TcpSocket;
 use turbo_serve::net::{self, ApiKey, Listener, Origin, Tls};
 
+use super::number::port;
+
 /// Connections that the system accepts before the server gets to them.
 const BACKLOG: u32 = 1024;
 
@@ -25,7 +27,7 @@ pub(super) struct NetArguments {
     #[arg(long, value_name = "IP|NAME")]
     hostname: Option<String>,
     /// Port to listen on; 0 picks a free one
-    #[arg(short, long, env, value_name = "N", default_value_t = 3000)]
+    #[arg(short, long, env, value_name = "N", value_parser = port, default_value_t = 3000)]
     port: u16,
     /// Unix socket to listen on, beside the port
     ///

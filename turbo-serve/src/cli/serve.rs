@@ -36,7 +36,7 @@ use super::{
     model_arguments::{LayoutArgument, ModelArguments, NO_TOKENIZER, PoolingArgument},
     model_id::Place,
     net_arguments::NetArguments,
-    number::above_0,
+    number::{above_0, count, whole},
     shutdown::{self, Signals},
     tei_arguments::TeiArguments,
 };
@@ -124,13 +124,13 @@ pub(super) struct Arguments {
     /// 100 ms, as measured at start, and at most 16384; one input alone may be as long as the model allows. Inputs longer
     /// than a number given here are cut to it; with `--auto-truncate false` it has to be at least the model's limit. A
     /// number for which free memory has no room is refused at start, with the largest that has.
-    #[arg(long, env, value_name = "N", help_heading = "Batches")]
+    #[arg(long, env, value_name = "N", value_parser = count, help_heading = "Batches")]
     max_batch_tokens: Option<usize>,
     /// Most inputs of one batch, up to 1024
     ///
     /// By default as many as the tokens allow; for models whose answers are as long as their vocabulary, as many as have
     /// 256 MiB of answers.
-    #[arg(long, env, value_name = "N", help_heading = "Batches")]
+    #[arg(long, env, value_name = "N", value_parser = count, help_heading = "Batches")]
     max_batch_requests: Option<usize>,
     /// Folder in which measured costs of batches are kept, or `off`
     ///
@@ -149,19 +149,19 @@ pub(super) struct Arguments {
     ///
     /// Requests beyond that are refused with 429 and `Retry-After`. An input that waits may take 12 bytes for every token
     /// of the model's longest input; answers are bounded by `--max-answer-bytes-in-flight`.
-    #[arg(long, env, value_name = "N", default_value_t = EngineConfig::default().max_concurrent_requests, help_heading = "HTTP")]
+    #[arg(long, env, value_name = "N", value_parser = count, default_value_t = EngineConfig::default().max_concurrent_requests, help_heading = "HTTP")]
     max_concurrent_requests: usize,
     /// Most inputs of one request
     ///
     /// `/v1/embeddings`, `/v2/embed`, `/classify` and `/pooling` take at least 2048, in parts of this many. A number above
     /// `--max-concurrent-requests` is lowered to that, with a warning.
-    #[arg(long, env, value_name = "N", default_value_t = EngineConfig::default().max_client_batch_size, help_heading = "HTTP")]
+    #[arg(long, env, value_name = "N", value_parser = count, default_value_t = EngineConfig::default().max_client_batch_size, help_heading = "HTTP")]
     max_client_batch_size: usize,
     /// Most documents of one request to /v1/rerank or /v2/rerank, and pairs of one to /score
     ///
     /// These are the routes of Cohere's, Jina's and vLLM's clients. Documents are ranked in parts of
     /// `--max-client-batch-size`; that many may always be sent, even with a lower number here, or 0.
-    #[arg(long, env, value_name = "N", default_value_t = HttpOptions::default().max_rerank_documents, help_heading = "HTTP")]
+    #[arg(long, env, value_name = "N", value_parser = whole::<usize>, default_value_t = HttpOptions::default().max_rerank_documents, help_heading = "HTTP")]
     max_rerank_documents: usize,
     /// Most bytes of one request's body, or of one message of gRPC
     ///
@@ -186,7 +186,7 @@ pub(super) struct Arguments {
     /// Time for accepted requests after the signal to stop
     ///
     /// Requests that are not answered by then are refused.
-    #[arg(long, env, value_name = "MS", default_value_t = net::GRACE.as_millis() as u64, help_heading = "HTTP")]
+    #[arg(long, env, value_name = "MS", value_parser = whole::<u64>, default_value_t = net::GRACE.as_millis() as u64, help_heading = "HTTP")]
     shutdown_grace_ms: u64,
     #[command(flatten)]
     log: LogArguments,

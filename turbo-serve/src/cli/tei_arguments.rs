@@ -4,7 +4,7 @@
 use clap::Args;
 use turbo_serve::http::{RootTask, VertexPaths};
 
-use super::model_arguments::ModelArguments;
+use super::{model_arguments::ModelArguments, number::port};
 
 /// Its flags and variables. All but the first are hidden from the help: they are for existing command lines.
 #[derive(Args, Clone)]
@@ -21,7 +21,7 @@ pub(super) struct TeiArguments {
     #[arg(long, env, hide = true)]
     task: Option<String>,
     /// Port to listen on, whatever `--port` says: Vertex AI's choice
-    #[arg(long, env, hide = true)]
+    #[arg(long, env, hide = true, value_parser = port)]
     aip_http_port: Option<u16>,
     /// Path beside `/vertex`
     #[arg(long, env, hide = true, value_parser = path)]

@@ -296,7 +296,11 @@ mod tests {
         for (text, of_the_server, expected) in [
             ("dtype = 'f33'", false, "dtype: expected one of f32, bf16, float16, int8, got \"f33\""),
             ("max_batch_tokens = 'many'", false, "max_batch_tokens: expected a whole number, got \"many\""),
-            ("max_batch_tokens = -1", false, "max_batch_tokens: -1 cannot be used: "),
+            (
+                "max_batch_tokens = -1",
+                false,
+                "max_batch_tokens: -1 cannot be used: expected a whole number above 0",
+            ),
             (
                 "slo_ms = 0",
                 false,
@@ -308,10 +312,11 @@ mod tests {
                 "payload_limit: 2 megs cannot be used: expected a number of bytes, such as",
             ),
             ("threads = 0", true, "threads: 0 cannot be used: expected a whole number above 0"),
+            ("threads = 99999", true, "threads: 99999 cannot be used: expected at most 4096"),
             ("auto_truncate = 'no'", false, "auto_truncate: expected true or false, got \"no\""),
             ("pooling = 1", false, "pooling: expected one of cls, mean, last-token, max, splade, got \"1\""),
             ("default_prompt = 1", false, "default_prompt: expected a string, got 1"),
-            ("port = 70000", true, "port: 70000 cannot be used: 70000 is not in 0..=65535"),
+            ("port = 70000", true, "port: 70000 cannot be used: expected a whole number up to 65535"),
             ("json_output = 1", true, "json_output: expected true or false, got 1"),
             ("device = 'gpu'", true, "device: gpu cannot be used: expected auto, cpu"),
             ("packed_cache = ''", true, "packed_cache: expected a path that is not empty, got \"\""),

@@ -392,7 +392,7 @@ model_id = 'a'
             "19: model_id: no such folder: no such folder; it is no short name either",
             "20: device: gpu cannot be used: expected auto, cpu, cuda or cuda:N",
             "21: load: expected \"start\" or \"request\", got \"never\"",
-            "22: models: max_client_batch_size must be at least 1",
+            "25: max_client_batch_size: 0 cannot be used: expected a whole number above 0",
             "28: model_id: ",
             "30: models: the argument '--default-prompt-name <NAME>' cannot be used with '--default-prompt <TEXT>'",
             "36: name: `stats` names the statistics of all models (`/v2/models/stats`), expected another name",
