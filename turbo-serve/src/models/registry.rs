@@ -18,6 +18,7 @@ use tokio::{
 use super::{
     Alias, ChangeError, Composition, DeclareError, Declared, Load, LoadWhen, Loaded, NotServed, Served,
     Source, SourceError, State, Wanted,
+    error::with_causes,
     health::worst,
     names::Names,
     slot::{Order, Phase, Ready, Slot, Unload, Versions, choose},
@@ -654,8 +655,7 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, SourceError> + Send + 'static,
 ) -> Result<T, String> {
     match tokio::task::spawn_blocking(work).await {
-        // `#`: with its causes.
-        Ok(done) => done.map_err(|error| format!("{:#}", anyhow::Error::from_boxed(error))),
+        Ok(done) => done.map_err(|error| with_causes(&*error)),
         Err(_) => Err("it panicked".to_owned()),
     }
 }
