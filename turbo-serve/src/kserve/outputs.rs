@@ -89,6 +89,14 @@ impl Tensor {
         }
     }
 
+    /// The labels of its values. Those of an embedding have none: what such a folder lists is of no head that it has.
+    fn labels(self, model: &ModelInfo) -> &[String] {
+        match self {
+            Self::Logits | Self::Scores => &model.labels,
+            _ => &[],
+        }
+    }
+
     /// Its shape; -1 for what depends on the request.
     pub(super) fn shape(self, model: &ModelInfo) -> Vec<i64> {
         let width = |width: Option<usize>| width.and_then(|width| i64::try_from(width).ok()).unwrap_or(-1);
@@ -160,7 +168,9 @@ pub(super) fn tensor(
     };
     let (shape, values) = match (classes, shape.as_slice(), values) {
         (None, _, values) => (shape, values),
-        (Some(count), &[_, width], Values::F32(values)) => largest(count, width, &values, &model.labels),
+        (Some(count), &[_, width], Values::F32(values)) => {
+            largest(count, width, &values, tensor.labels(model))
+        }
         (Some(_), ..) => {
             let name = tensor.name();
             return Err(ApiError::validation(format!(

@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use tower::ServiceExt;
 use turbo_serve::{
     engine::{
-        DecodeRequest, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Input,
+        DecodeRequest, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Input, ModelInfo,
         OutputKind, Pending, Priority, TokenizeRequest, Tokenized, Truncation,
     },
     grpc::proto::open_inference::{ModelInferRequest, model_infer_request::InferRequestedOutputTensor},
@@ -28,7 +28,7 @@ use turbo_serve::{
 };
 
 use crate::{
-    fake::{Fake, Reply, Running, Server, classifier, routes, row},
+    fake::{Fake, Reply, Running, Server, classifier, embedding, routes, row},
     kserve_grpc::message,
     models::{assert_near, list, ok, serve},
 };
@@ -215,6 +215,20 @@ fn classifiers_give_logits_and_probabilities() {
     let output = &answer["outputs"][0];
     let expected = format!("{:.6}:{}:{}", logits[best.0], best.0, best.1);
     assert_eq!((&output["datatype"], &output["data"]), (&json!("BYTES"), &json!([expected])), "{answer}");
+}
+
+/// Folders of embedders may list labels all the same: transformers writes two where a folder has none.
+#[test]
+fn values_of_embeddings_have_no_labels() {
+    let labels = ["LABEL_0", "LABEL_1"].map(str::to_owned).into();
+    let server = Server::with_model(ModelInfo { labels, ..embedding() });
+    let wanted = json!([{ "name": "sentence_embedding", "parameters": { "classification": 4 } }]);
+    let answer = infer(&server, &json!({ "inputs": [text(&["a"])], "outputs": wanted }));
+    let values = list(&answer["outputs"][0]["data"]);
+    assert_eq!(values.len(), 4, "{answer}");
+    for value in values {
+        assert_eq!(value.as_str().unwrap().matches(':').count(), 1, "{value}");
+    }
 }
 
 /// Sends a body of JSON and what follows it.
