@@ -253,6 +253,23 @@ mod tests {
         }
     }
 
+    /// Through a pipe help is 100 columns wide: longer lines are wrapped, and lose their indents. What stands behind the
+    /// flags is in lines of its own.
+    #[test]
+    fn no_line_behind_the_flags_is_wrapped() {
+        let turbo = commands();
+        let mut lines = 0;
+        for command in turbo.get_subcommands().chain([&turbo]) {
+            for text in [command.get_after_help(), command.get_after_long_help()].into_iter().flatten() {
+                for line in text.to_string().lines() {
+                    lines += 1;
+                    assert!(line.chars().count() <= 98, "{}: {line}", command.get_name());
+                }
+            }
+        }
+        assert!(lines > 100, "{lines}");
+    }
+
     /// What a flag of a command says to a value.
     fn refusal(command: &clap::Command, flag: &str, value: &str) -> String {
         let words = [command.get_name().to_owned(), format!("--{flag}={value}")];

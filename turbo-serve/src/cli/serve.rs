@@ -43,14 +43,14 @@ use super::{
 
 const EXAMPLES: &str = "\
 Examples:
-  turbo serve minilm                                     the model that `cargo xtask model` fetches
-  turbo serve path/to/folder --port 0                    a free port; the line on standard output says which
-  turbo serve minilm --batching none                     one input at a time, to see what batching brings
-  turbo serve --config turbo.toml                        several models; `turbo check-config turbo.toml` checks it
-  MODEL_ID=minilm PORT=8080 turbo serve                  every flag can be set by its variable
+  turbo serve minilm                      the model that `cargo xtask model` fetches
+  turbo serve path/to/folder --port 0     a free port; the line on standard output says which
+  turbo serve minilm --batching none      one input at a time, to see what batching brings
+  turbo serve --config turbo.toml         several models; `turbo check-config` checks the file
+  MODEL_ID=minilm PORT=8080 turbo serve   every flag can be set by its variable
 
 Try it:
-  curl http://127.0.0.1:3000/embed -H 'content-type: application/json' -d '{\"inputs\": \"What is a good soup?\"}'";
+  curl 127.0.0.1:3000/embed -H content-type:application/json -d '{\"inputs\": \"A good soup?\"}'";
 
 /// Serve a model over HTTP
 ///

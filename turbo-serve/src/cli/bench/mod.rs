@@ -44,20 +44,22 @@ use super::{
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  turbo bench minilm --seq-len 10,40,128,500                         single requests
-  turbo bench minilm --seq-len 40 --batch-size 1,20                  what a batch costs
-  turbo bench minilm --seq-len 128 --profile                         where the time goes
+  turbo bench minilm --seq-len 10,40,128,500           single requests
+  turbo bench minilm --seq-len 40 --batch-size 1,20    what a batch costs
+  turbo bench minilm --seq-len 128 --profile           where the time goes
   turbo bench minilm --workload uniform:5:500:200:seed0 --policy single,naive20,sorted20,dp
 
-A workload uniform:LO:HI:COUNT:seedS has COUNT lengths from LO to HI, both included; with the same seed the same.
-Policies: `single` one request at a time; `naive20` in order of arrival, twenty at a time; `sorted20` in order of
-length, twenty at a time; `dp` the cheapest cuts of the whole queue, by costs measured just before. What the
-measuring takes is not counted.
+A workload uniform:LO:HI:COUNT:seedS has COUNT lengths from LO to HI, both included; with the same
+seed the same. Policies: `single` one request at a time; `naive20` in order of arrival, twenty at
+a time; `sorted20` in order of length, twenty at a time; `dp` the cheapest cuts of the whole
+queue, by costs measured just before. What the measuring takes is not counted.
 
 With --json each case is a line
-  {\"peer\":\"turbo\",\"model\",\"variant\",\"threads\",\"batch\",\"seq_len\",\"median_ms\",\"p10\",\"p90\",\"floor_ms\",\"gflops\"}
+  {\"peer\":\"turbo\",\"model\",\"variant\",\"threads\",\"batch\",\"seq_len\",
+   \"median_ms\",\"p10\",\"p90\",\"floor_ms\",\"gflops\"}
 and each policy of a workload a line
-  {\"peer\",\"model\",\"variant\",\"threads\",\"workload\",\"policy\",\"total_s\",\"requests_per_s\",\"tokens_per_s\"}")]
+  {\"peer\",\"model\",\"variant\",\"threads\",\"workload\",\"policy\",
+   \"total_s\",\"requests_per_s\",\"tokens_per_s\"}")]
 pub(super) struct Arguments {
     #[command(flatten)]
     model: TaskArguments,

@@ -22,13 +22,14 @@ use crate::cli::{model_arguments::ModelArguments, number::above_0};
 
 const EXAMPLES: &str = "\
 Examples:
-  turbo classify --model-id distilbert/distilbert-base-uncased-finetuned-sst-2-english reviews.txt labels.jsonl
-  turbo classify --model-id path/to/nli pairs.csv labels.parquet --column premise --pair-column hypothesis
+  turbo classify --model-id path/to/sentiment reviews.txt labels.jsonl
+  turbo classify --model-id path/to/nli pairs.csv - --column premise --pair-column hypothesis
   turbo classify --model-id dslim/bert-base-NER articles.jsonl entities.jsonl --column body
 
-What is written of a text:     {\"index\":0,\"labels\":[{\"label\":\"POSITIVE\",\"score\":0.9998},…]}
-with a model that tags tokens: {\"index\":0,\"entities\":[{\"entity\":\"PER\",\"score\":0.99,\"word\":\"Ada\",\"start\":0,\"end\":3}]}
-`start` and `end` count characters.";
+What is written of a text:
+  {\"index\":0,\"labels\":[{\"label\":\"POSITIVE\",\"score\":0.9998},…]}
+and with a model that tags tokens, where `start` and `end` count characters:
+  {\"index\":0,\"entities\":[{\"entity\":\"PER\",\"score\":0.99,\"word\":\"Ada\",\"start\":0,\"end\":3}]}";
 
 /// Label each text of a file, or the names in it
 ///

@@ -50,33 +50,37 @@ fn long_help(examples: &str) -> String {
     format!("{examples}\n\n{ABOUT_FILES}")
 }
 
-/// What the help of all three says of files.
+/// What the help of all three says of files. Its lines are short: help is wrapped to the terminal, without indents.
 const ABOUT_FILES: &str = "\
 Formats of the input, by the end of its name:
   .txt             a text per line, an empty line is an empty text
   .jsonl .ndjson   an object per line
-  .csv .tsv        names in the first line; --quotes false where a quote is a character as any other
+  .csv .tsv        names in the first line; --quotes false where quotes enclose nothing
   .parquet         snappy, gzip, lz4 or no compression
   -                standard input, lines of text unless --input-format says otherwise
 
 Formats of the output:
-  .jsonl           an object per line: {\"index\":0,…}, and {\"index\":7,\"error\":\"…\"} for a row without an answer
-  .npy             one array [rows, dimensions] of f32, vectors only; a row without an answer is NaN throughout
-  .parquet         a folder of files of 10000 rows; the column `error` says why a row has no answer
+  .jsonl           an object per line: {\"index\":0,…}, and {\"index\":7,\"error\":\"…\"} for a row
+                   without an answer
+  .npy             one array [rows, dimensions] of f32, vectors only; a row without an answer is
+                   NaN throughout
+  .parquet         a folder of files of 10000 rows; the column `error` says why one has no answer
   -                standard output, JSONL
 
-The output has a row for each row of the input, in the same order. Of rows that cannot be read or do not suit the model
-the first 20 are told on standard error with their lines, the others counted, and the rest goes on.
+The output has a row for each row of the input, in the same order. Of rows that cannot be read or
+do not suit the model the first 20 are told on standard error with their lines, the others
+counted, and the rest goes on.
 
-Ctrl-C and SIGTERM leave a sound file, and OUTPUT.unfinished beside it. A hangup ends a run as a kill does; under nohup
-it goes on. The same command with --resume goes on where it stopped and ends with the file of a run that was never
-stopped, byte for byte where a CPU of the same kind computes it; where nothing was begun it begins. An input or a model
-folder that has changed since is refused. Else a complete output is left as it is, and what it was made with is not
-kept: --overwrite if it is to be of another model or of other flags. The best rows of all (rerank --query --top-k) and
-standard output cannot be resumed.
+Ctrl-C and SIGTERM leave a sound file, and OUTPUT.unfinished beside it. A hangup ends a run as a
+kill does; under nohup it goes on. The same command with --resume goes on where it stopped and
+ends with the file of a run that was never stopped, byte for byte where a CPU of the same kind
+computes it; where nothing was begun it begins. An input or a model folder that has changed since
+is refused. Else a complete output is left as it is, and what it was made with is not kept:
+--overwrite if it is to be of another model or of other flags. The best rows of all (rerank
+--query --top-k) and standard output cannot be resumed.
 
-Exit codes: 0 every row has its answer, or the output was complete before; 1 it failed; 2 the arguments make no sense;
-3 some rows have no answer; 130 it was interrupted.";
+Exit codes: 0 every row has its answer, or the output was complete before; 1 it failed; 2 the
+arguments make no sense; 3 some rows have no answer; 130 it was interrupted.";
 
 /// Which files, and how they are worked through.
 #[derive(Args)]

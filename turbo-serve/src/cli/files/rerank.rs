@@ -20,14 +20,14 @@ use crate::cli::{model_arguments::ModelArguments, number::above_0};
 const EXAMPLES: &str = "\
 Examples:
   turbo rerank --model-id BAAI/bge-reranker-base --query 'a good soup' recipes.txt scores.jsonl
-  turbo rerank --model-id BAAI/bge-reranker-base --query 'a good soup' recipes.txt --top-k 10 --return-text
+  turbo rerank --model-id BAAI/bge-reranker-base --query soup recipes.txt --top-k 10 --return-text
   turbo rerank --model-id BAAI/bge-reranker-base questions.jsonl rankings.jsonl --top-k 3
-  turbo rerank --model-id my/qwen3-reranker --instruction 'Is it vegetarian?' --query soup recipes.txt
+  turbo rerank --model-id my/qwen3 --query soup recipes.txt --instruction 'Is it vegetarian?'
 
 With --query each row of the input is a document and gets a score, in the input's order:
   {\"index\":0,\"score\":0.02}
-and with --top-k only the best are written, the best first. Without --query each row has a query of its own and its
-documents, a list of texts or a single one, and gets a ranking of them:
+and with --top-k only the best are written, the best first. Without --query each row has a query
+of its own and its documents, a list of texts or a single one, and gets a ranking of them:
   {\"index\":0,\"ranking\":[{\"index\":2,\"score\":0.98},…]}";
 
 /// Score documents against a query, or each row's documents against its query

@@ -38,20 +38,24 @@ use super::{
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  turbo inspect minilm                                       one input of 128 tokens
-  turbo inspect minilm --seq-len 200,240                     what a longer input does to the memory plan
+  turbo inspect minilm                             one input of 128 tokens
+  turbo inspect minilm --seq-len 200,240           what a longer input does to the memory plan
   turbo inspect minilm --batch-size 20 --seq-len 40 --layout padded
-  turbo inspect minilm --svg pictures                        the graphs and the memory plan as SVG files
-  turbo inspect path/to/folder --task masked-lm              the same encoder with its vocabulary head
-  turbo inspect minilm --device cuda --dtype bf16 --batch-size 64    what it would take on a GPU
+  turbo inspect minilm --svg pictures              the graphs and the memory plan as SVG files
+  turbo inspect path/to/folder --task masked-lm    the same encoder with its vocabulary head
+  turbo inspect minilm --device cuda --dtype bf16 --batch-size 64
+                                                   what it would take on a GPU
 
 How to read it:
   %9            a value; the same name in graph, plan and picture
-  batch_size, padded_len, total_tokens   sizes that are known only when a batch is
-  slot          a planned tensor; activations of repeated layers take the same slots, one layer after the other
+  batch_size, padded_len, total_tokens
+                sizes that are known only when a batch is
+  slot          a planned tensor; activations of repeated layers take the same slots, one layer
+                after the other
   chunk         a block of memory that is kept between batches
   limit         time at the ceiling that an operator meets first, with every byte from memory
-  floor         all operations at the peak, or every weight once from memory, whichever takes longer")]
+  floor         all operations at the peak, or every weight once from memory, whichever takes
+                longer")]
 pub(super) struct Arguments {
     #[command(flatten)]
     model: TaskArguments,
