@@ -220,6 +220,7 @@ fn what_is_wrong_with_pairs_is_told_by_its_name() {
         ("{}", 422, "Validation", &format!("{names} none of them") as &str),
         (r#"{"queries":"q"}"#, 422, "Validation", &format!("{names} `queries`")),
         (r#"{"items":["q"]}"#, 422, "Validation", &format!("{names} `items`")),
+        (r#"{"query":"q","documents":["a"]}"#, 422, "Validation", &format!("{names} `query`, `documents`")),
         (r#"{"queries":"q","text_2":"a"}"#, 422, "Validation", &format!("{names} `queries`, `text_2`")),
         (
             r#"{"text_2":"a","queries":"q","documents":"a"}"#,

@@ -31,6 +31,8 @@ use crate::{
 #[derive(Deserialize)]
 pub(in crate::http) struct ScoreBody {
     model: Option<String>,
+    /// No name of texts here, but at `/rerank`.
+    query: Option<IgnoredAny>,
     #[serde(default, deserialize_with = "not_null")]
     queries: Option<TextList>,
     #[serde(default, deserialize_with = "not_null")]
@@ -200,7 +202,9 @@ impl ScoreBody {
         .into_iter()
         .filter_map(|(field, list)| Some(Texts { field, list: list? }))
         .collect();
-        let fields: Vec<String> = given.iter().map(|side| format!("`{}`", side.field)).collect();
+        let query = self.query.as_ref().map(|_| "`query`".to_owned());
+        let fields: Vec<String> =
+            query.into_iter().chain(given.iter().map(|side| format!("`{}`", side.field))).collect();
         if let Ok([first, second]) = <[Texts; 2]>::try_from(given)
             && NAMES.contains(&(first.field, second.field))
         {
