@@ -243,7 +243,8 @@ fn what_cannot_be_done_is_one_line() {
     let out = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (jsonl, json, npy) = (out("out.jsonl"), out("out.json"), out("out.npy"));
     let (embedder, cross_encoder) = (model("tiny-sentence"), model("tiny-cross-encoder"));
-    let cases: [(&str, &Path, &[&str], &str); 16] = [
+    let (classifier, tagger) = (model("pipeline-classify"), model("pipeline-entities-wordpiece"));
+    let cases: [(&str, &Path, &[&str], &str); 22] = [
         ("embed", &embedder, &[csv, &jsonl], "in.csv: no column \"text\", it has: id, body"),
         ("embed", &embedder, &["nope.txt", &jsonl], "nope.txt: No such file"),
         (
@@ -300,6 +301,17 @@ fn what_cannot_be_done_is_one_line() {
             &["--query=q", "--instruction=be good"],
             "--instruction: it has no template of pairs",
         ),
+        ("embed", &embedder, &["--column=review"], "--column review: lines of text have no columns"),
+        ("classify", &classifier, &["--column=review"], "--column review: lines of text have no columns"),
+        (
+            "rerank",
+            &cross_encoder,
+            &["--query=q", "--column=review"],
+            "--documents-column review: lines of text have no columns",
+        ),
+        ("classify", &classifier, &["--aggregation=max"], "expected a model that labels tokens"),
+        ("classify", &tagger, &["--top-k=2"], "expected a model that labels whole texts"),
+        ("classify", &tagger, &["--raw-scores"], "expected a model that labels whole texts"),
     ];
     for (command, model, arguments, said) in cases {
         let (code, stdout, stderr) = run(turbo(command, model, arguments));

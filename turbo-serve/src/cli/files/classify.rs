@@ -43,23 +43,29 @@ pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     files: FileArguments,
 
-    /// Column with the texts
-    #[arg(long, alias = "text-field", value_name = "NAME", default_value = "text", help_heading = "Files")]
-    column: String,
+    /// Column with the texts, by default `text`
+    #[arg(long, alias = "text-field", value_name = "NAME", help_heading = "Files")]
+    column: Option<String>,
     /// Column with the second text of each pair
     ///
     /// For models that compare two texts.
     #[arg(long, value_name = "NAME", help_heading = "Files")]
     pair_column: Option<String>,
     /// Most labels of each text; by default all
+    ///
+    /// For models that label whole texts.
     #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>, help_heading = "Answers")]
     top_k: Option<NonZeroUsize>,
     /// Write logits instead of scores
+    ///
+    /// For models that label whole texts.
     #[arg(long, help_heading = "Answers")]
     raw_scores: bool,
-    /// How the labels of tokens become those of words
-    #[arg(long, value_enum, default_value_t = AggregationArgument::First, help_heading = "Answers")]
-    aggregation: AggregationArgument,
+    /// How the labels of tokens become those of words; by default `first`
+    ///
+    /// For models that label tokens.
+    #[arg(long, value_enum, help_heading = "Answers")]
+    aggregation: Option<AggregationArgument>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -93,8 +99,7 @@ impl From<AggregationArgument> for Aggregation {
 /// # Errors
 /// No such file or model, a model that is no classifier, an output that cannot be written.
 pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let columns: Vec<String> =
-        [&arguments.column].into_iter().chain(&arguments.pair_column).cloned().collect();
+    let columns = arguments.columns()?;
     let rows = arguments.files.open(&columns, None)?;
     let model = OpenModel::open(&arguments.model)?;
     let mut description = arguments.files.job("classify", &columns, &rows)?;
@@ -103,6 +108,12 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let labels = model.checkpoint.labels().to_vec();
     match model.checkpoint.task() {
         Some(task @ Task::SequenceClassification) => {
+            if arguments.aggregation.is_some() {
+                bail!(
+                    "--aggregation: {} labels whole texts, expected a model that labels tokens",
+                    model.shown()
+                );
+            }
             let function = if arguments.raw_scores {
                 ScoreFunction::Identity
             } else {
@@ -127,10 +138,15 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
             if arguments.pair_column.is_some() {
                 bail!("--pair-column: {} labels tokens, which takes one text at a time", model.shown());
             }
-            description.insert("--aggregation".into(), format!("{:?}", arguments.aggregation));
+            let of_texts = [("--top-k", arguments.top_k.is_some()), ("--raw-scores", arguments.raw_scores)];
+            if let Some((flag, _)) = of_texts.into_iter().find(|(_, given)| *given) {
+                bail!("{flag}: {} labels tokens, expected a model that labels whole texts", model.shown());
+            }
+            let aggregation = arguments.aggregation.unwrap_or(AggregationArgument::First);
+            description.insert("--aggregation".into(), format!("{aggregation:?}"));
             let mut compiled = model.compile(&arguments.model, &arguments.files.packed_cache, task)?;
             drop(model);
-            let job = Tag { tokenizer, truncation, labels, aggregation: arguments.aggregation.into() };
+            let job = Tag { tokenizer, truncation, labels, aggregation: aggregation.into() };
             let kind = Kind::Entities;
             arguments.files.run(Work { rows, job, compute: &mut compiled, kind, description, best: None })
         }
@@ -140,6 +156,20 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
     }
 }
+
+impl Arguments {
+    /// The columns of the texts.
+    fn columns(&self) -> Result<Vec<String>> {
+        Ok(match &self.pair_column {
+            // That lines are no pairs is told where they are opened.
+            Some(second) => vec![self.column.clone().unwrap_or_else(|| TEXT.to_owned()), second.clone()],
+            None => vec![self.files.only_column("--column", self.column.as_ref(), TEXT)?],
+        })
+    }
+}
+
+/// The column of texts where none is named.
+const TEXT: &str = "text";
 
 /// Labels of whole texts.
 struct Classify {

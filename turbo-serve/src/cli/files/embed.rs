@@ -35,9 +35,9 @@ pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     files: FileArguments,
 
-    /// Column with the texts
-    #[arg(long, alias = "text-field", value_name = "NAME", default_value = "text", help_heading = "Files")]
-    column: String,
+    /// Column with the texts, by default `text`
+    #[arg(long, alias = "text-field", value_name = "NAME", help_heading = "Files")]
+    column: Option<String>,
     /// How token vectors become one vector per text
     ///
     /// By default as the model folder says.
@@ -74,7 +74,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
             "--pooling splade: this command writes dense vectors; sparse ones are POST /embed_sparse of turbo serve"
         );
     }
-    let columns = [arguments.column.clone()];
+    let columns = [arguments.files.only_column("--column", arguments.column.as_ref(), "text")?];
     let rows = arguments.files.open(&columns, None)?;
     let model = OpenModel::open(&arguments.model)?;
     let task = arguments.task(&model)?;

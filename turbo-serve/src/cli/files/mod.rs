@@ -19,7 +19,7 @@ use std::{
     },
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{ArgAction, Args, ValueEnum};
 use turbo_models::Truncation;
 use turbo_serve::engine::EngineConfig;
@@ -186,6 +186,20 @@ impl FileArguments {
 
     fn is_lines(&self) -> Result<bool, FileError> {
         Ok(self.input_format()? == InputFormat::Lines)
+    }
+
+    /// The column of the only text of a row: the one that `flag` names, or else `usual`.
+    ///
+    /// # Errors
+    /// A column of lines of text, which have none.
+    fn only_column(&self, flag: &str, named: Option<&String>, usual: &str) -> Result<String> {
+        match named {
+            Some(name) if self.is_lines()? => {
+                bail!("{flag} {name}: lines of text have no columns: leave it out, or pass --input-format")
+            }
+            Some(name) => Ok(name.clone()),
+            None => Ok(usual.to_owned()),
+        }
     }
 
     fn output_format(&self) -> Result<OutputFormat, FileError> {

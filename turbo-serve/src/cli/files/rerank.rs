@@ -79,14 +79,15 @@ pub(in crate::cli) struct Arguments {
 /// # Errors
 /// No such file or model, a model that does not score pairs, an output that cannot be written.
 pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let documents = |usual: &str| arguments.documents_column.clone().unwrap_or_else(|| usual.to_owned());
-    let columns = match arguments.query {
-        Some(_) => vec![documents("text")],
-        None => vec![arguments.query_column.clone(), documents("documents")],
-    };
     if arguments.query.is_none() && arguments.files.is_lines()? {
         bail!("lines of text have no column for the query: pass --query, or a file of another format");
     }
+    let documents =
+        |usual| arguments.files.only_column("--documents-column", arguments.documents_column.as_ref(), usual);
+    let columns = match arguments.query {
+        Some(_) => vec![documents("text")?],
+        None => vec![arguments.query_column.clone(), documents("documents")?],
+    };
     let top_k = arguments.top_k.map(NonZeroUsize::get);
     let best = top_k.filter(|_| arguments.query.is_some());
     let rows = arguments.files.open(&columns, best)?;
