@@ -270,7 +270,7 @@ impl<'a> Measuring<'a> {
             if self.warm_up.since(self.told) >= TELL_EVERY {
                 self.told = (self.warm_up.clock)();
                 let seconds_left = budget.saturating_sub(self.warm_up.since(self.started)).as_secs();
-                let measured = self.measured.len();
+                let measured = measured_of(&grid, &self.measured);
                 tracing::info!(measured, of = grid.len(), seconds_left, "measuring what batches cost");
             }
         }
@@ -289,6 +289,15 @@ impl<'a> Measuring<'a> {
             );
         }
     }
+}
+
+/// How many batches of `grid` were measured. Those of a smaller grid, which was measured before, are no share of it.
+fn measured_of(grid: &[(u32, usize)], measured: &[(Candidate, Duration)]) -> usize {
+    let is_measured = |&&(seq_len, batch_size): &&(u32, usize)| {
+        let candidate = batch_of(seq_len, batch_size);
+        measured.iter().any(|(batch, _)| *batch == candidate)
+    };
+    grid.iter().filter(is_measured).count()
 }
 
 fn batch_of(seq_len: u32, batch_size: usize) -> Candidate {
@@ -352,6 +361,19 @@ mod tests {
 
     use super::*;
     use crate::engine::{DeviceTurns, ModelInfo, Prompts, Rows, cost_cache::CostKey};
+
+    /// The largest batches of a smaller grid are none of a larger one.
+    #[test]
+    fn no_more_batches_of_a_grid_are_measured_than_it_has() {
+        let within = |total_tokens| grid(Capacity { batch_size: 8, total_tokens, max_seq_len: total_tokens });
+        let (smaller, larger) = (within(9), within(40));
+        let alone = smaller.iter().filter(|&point| !larger.contains(point)).count();
+        assert!(alone > 0, "{smaller:?} {larger:?}");
+        let all = smaller.iter().chain(&larger);
+        let measured: Vec<_> = all.map(|&(len, size)| (batch_of(len, size), Duration::ZERO)).collect();
+        assert_eq!(measured_of(&larger, &measured[..smaller.len()]), smaller.len() - alone);
+        assert_eq!(measured_of(&larger, &measured), larger.len());
+    }
 
     /// A runner that takes 0.1 ms per token, on its own clock.
     struct Slow<'a> {
