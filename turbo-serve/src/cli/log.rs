@@ -30,6 +30,14 @@ pub(super) struct LogArguments {
 }
 
 impl LogArguments {
+    /// Looks at what can be told before anything is opened.
+    ///
+    /// # Errors
+    /// A collector that cannot be one.
+    pub(super) fn check(&self) -> Result<()> {
+        Spans::check(self.otlp_endpoint.as_deref())
+    }
+
     /// Starts logging. `RUST_LOG` says what is shown; without it, `info` and what is worse.
     ///
     /// # Errors

@@ -76,24 +76,28 @@ impl NetArguments {
     /// so that only all of these together tell whether one is missing.
     ///
     /// # Errors
-    /// One half of TLS without the other.
+    /// One half of TLS without the other; files that are none of it.
     pub(super) fn check(&self) -> Result<()> {
         match (&self.tls_cert, &self.tls_key) {
             (Some(cert), None) => {
                 bail!("--tls-cert {}: --tls-key is missing, TLS needs both", cert.display())
             }
             (None, Some(key)) => bail!("--tls-key {}: --tls-cert is missing, TLS needs both", key.display()),
-            _ => Ok(()),
+            _ => self.tls().map(drop),
+        }
+    }
+
+    fn tls(&self) -> Result<Option<Tls>> {
+        match (&self.tls_cert, &self.tls_key) {
+            (Some(cert), Some(key)) => Ok(Some(Tls::open(cert, key).context("TLS")?)),
+            _ => Ok(None),
         }
     }
 
     /// Finds out what cannot work, at once: loading a model may take minutes. `port` goes before the one given here.
     pub(super) async fn claim(&self, port: Option<u16>) -> Result<Claimed> {
         let port = port.unwrap_or(self.port);
-        let tls = match (&self.tls_cert, &self.tls_key) {
-            (Some(cert), Some(key)) => Some(Tls::open(cert, key).context("TLS")?),
-            _ => None,
-        };
+        let tls = self.tls()?;
         let address = match &self.hostname {
             Some(hostname) => resolve(hostname, port).await?,
             None => SocketAddr::new(usual_address(std::env::var("HOSTNAME").ok()), port),

@@ -12,9 +12,17 @@ impl Spans {
     /// # Errors
     /// Where an endpoint is given.
     pub(super) fn to(endpoint: Option<&str>, _service: &str) -> Result<Self> {
+        Self::check(endpoint).map(|()| Self)
+    }
+
+    /// Looks at what can be told before anything is opened.
+    ///
+    /// # Errors
+    /// Where an endpoint is given.
+    pub(super) fn check(endpoint: Option<&str>) -> Result<()> {
         match endpoint {
             Some(_) => bail!("--otlp-endpoint: this turbo was built without the feature `otlp`"),
-            None => Ok(Self),
+            None => Ok(()),
         }
     }
 

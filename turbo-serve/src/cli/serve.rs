@@ -393,6 +393,7 @@ impl Arguments {
         self.check_model().map_err(of_flags)?;
         self.cache.check()?;
         self.net.check()?;
+        self.log.check()?;
         ensure!(
             self.payload_limit.0 > 0,
             "--payload-limit 0: expected at least 1, or no request could have a body"

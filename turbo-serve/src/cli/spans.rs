@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::{SpanExporter, WithExportConfig};
 use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
@@ -28,21 +28,31 @@ impl Spans {
     /// # Errors
     /// When `endpoint` is no URL.
     pub(super) fn to(endpoint: Option<&str>, service: &str) -> Result<Self> {
+        Self::check(endpoint)?;
         let Some(endpoint) = endpoint else { return Ok(Self(None)) };
-        let expected =
-            || format!("--otlp-endpoint `{endpoint}`: expected a URL such as `http://localhost:4317`");
-        // Without a scheme the exporter would take it for one of TLS, and say nothing.
-        ensure!(["http://", "https://"].iter().any(|scheme| endpoint.starts_with(scheme)), expected());
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).thread_name("turbo-spans").enable_all().build();
         let runtime = runtime.context("cannot start the runtime for --otlp-endpoint")?;
         let in_runtime = runtime.enter();
         let exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint).build();
-        let exporter = exporter.with_context(expected)?;
+        let exporter = exporter.with_context(|| expected(endpoint))?;
         drop(in_runtime);
         let resource = Resource::builder().with_service_name(service.to_owned()).build();
         let provider = SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource);
         Ok(Self(Some(Sending { provider: provider.build(), runtime })))
+    }
+
+    /// Looks at what can be told before anything is opened.
+    ///
+    /// # Errors
+    /// An address that is no URL.
+    pub(super) fn check(endpoint: Option<&str>) -> Result<()> {
+        // Without a scheme the exporter would take it for one of TLS, and say nothing.
+        let is_url = |it: &str| ["http://", "https://"].iter().any(|scheme| it.starts_with(scheme));
+        match endpoint {
+            Some(endpoint) if !is_url(endpoint) => bail!(expected(endpoint)),
+            _ => Ok(()),
+        }
     }
 
     /// Takes the spans of requests, and nothing that libraries do in them.
@@ -65,4 +75,8 @@ impl Spans {
         }
         runtime.shutdown_background();
     }
+}
+
+fn expected(endpoint: &str) -> String {
+    format!("--otlp-endpoint `{endpoint}`: expected a URL such as `http://localhost:4317`")
 }

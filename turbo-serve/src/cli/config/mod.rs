@@ -31,7 +31,7 @@ use self::{
 };
 use super::{
     device::Wish,
-    output,
+    one_line, output,
     serve::{Arguments, Host},
 };
 
@@ -124,7 +124,7 @@ impl Config {
         let models: Vec<ModelConfig> =
             sections.into_iter().filter_map(|section| reader.model(section)).collect();
         if let Some(what) = models.first().and_then(|first| first.arguments.check().err()) {
-            top.problem(server_at, format_args!("server: {what:#}"));
+            top.problem(server_at, format_args!("server: {}", one_line(&what)));
         }
         let ensembles: Vec<EnsembleConfig> = of_ensembles.into_iter().filter_map(ensemble).collect();
         check_names(&top, &models, &ensembles);
@@ -420,6 +420,9 @@ model_id = 'a'
             ("payload_limit = 0", "--payload-limit 0: expected at least 1"),
             ("tls_cert = '/c.pem'", "--tls-cert /c.pem: --tls-key is missing, TLS needs both"),
             ("tls_key = '/k.pem'", "--tls-key /k.pem: --tls-cert is missing, TLS needs both"),
+            ("tls_cert = '/no.pem'\ntls_key = 'k.pem'", "TLS: /no.pem: "),
+            #[cfg(feature = "otlp")]
+            ("otlp_endpoint = 'foo'", "--otlp-endpoint `foo`: expected a URL"),
         ] {
             let text = format!("default = 'a'\n[server]\n{keys}\n[[models]]\nname = 'a'\nmodel_id = 'a'\n");
             let mistakes = parse(folder.path(), &text).err().unwrap();
