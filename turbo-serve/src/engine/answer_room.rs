@@ -149,7 +149,8 @@ mod tests {
         let holder = Arc::new(Holder::default());
         let held = || holder.0.load(SeqCst);
         let (attempt, room) = AnswerRoom::of(holder.clone()).attempt();
-        (room.hold(5).unwrap(), room.hold(3).unwrap());
+        room.hold(5).unwrap();
+        room.hold(3).unwrap();
         room.let_go(5);
         assert_eq!(held(), 3);
         drop(attempt);
