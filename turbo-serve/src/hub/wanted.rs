@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::HubError;
 
 /// Files that describe the model. Those that exist are fetched, before the weights.
-const DESCRIPTIONS: [&str; 13] = [
+const DESCRIPTIONS: [&str; 14] = [
     "config.json",
     TOKENIZER,
     "tokenizer_config.json",
@@ -20,6 +20,8 @@ const DESCRIPTIONS: [&str; 13] = [
     MODULES,
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
+    // With it the weights are not all that the model is, which is refused.
+    "adapter_config.json",
     INDEX,
 ];
 const TOKENIZER: &str = "tokenizer.json";
@@ -204,6 +206,9 @@ mod tests {
         assert_eq!(descriptions("m", &sharded).unwrap(), ["config.json", INDEX]);
         let reranker = ["config.json", "model.safetensors", "chat_template.jinja"];
         assert_eq!(descriptions("m", &listed(&reranker)).unwrap(), [reranker[0], reranker[2]]);
+        let adapted =
+            ["config.json", "model.safetensors", "adapter_config.json", "adapter_model.safetensors"];
+        assert_eq!(descriptions("m", &listed(&adapted)).unwrap(), [adapted[0], adapted[2]]);
     }
 
     #[test]
