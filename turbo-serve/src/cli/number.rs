@@ -5,7 +5,7 @@ use std::{
     str::FromStr,
 };
 
-/// Parses a number above 0: a [`NonZeroUsize`](std::num::NonZeroUsize), or another of its kind.
+/// Parses a number above 0: a [`NonZeroUsize`], or another of its kind.
 ///
 /// # Errors
 /// What is expected, for all else; a number that the type has no room for.
