@@ -15,6 +15,7 @@ mod minilm;
 mod outputs;
 mod packed_cache;
 mod pipelines;
+mod positions;
 mod sentences;
 mod similarity;
 mod tasks;
