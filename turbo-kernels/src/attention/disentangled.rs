@@ -3,7 +3,8 @@
 //!
 //! Both are products with a row for each relative position, and there are few of these. So they are computed for a whole
 //! batch before attention begins, and attention picks from them: of the query's scores one for each key, of the key's
-//! scores one for each query. Along a row of keys the position falls by one, or stays, where distances share it.
+//! scores one for each query. Along a row of keys the position falls by one, or stays, where distances share it; some
+//! configurations pass positions over, too.
 
 use std::ops::Range;
 

@@ -124,14 +124,14 @@ impl PartialEq for AnswerRoom {
 impl Eq for AnswerRoom {}
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     use super::*;
 
-    /// Holds as much as one likes.
+    /// Holds as much as one likes: the values that are held.
     #[derive(Debug, Default)]
-    struct Holder(AtomicUsize);
+    pub(in crate::engine) struct Holder(pub(in crate::engine) AtomicUsize);
 
     impl HoldAnswers for Holder {
         fn hold(&self, values: usize) -> Result<(), EngineError> {

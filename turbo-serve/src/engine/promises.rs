@@ -202,13 +202,14 @@ impl Drop for Promise {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::sync::atomic::Ordering::SeqCst;
 
     use super::*;
     use crate::{
         cache::Scope,
         engine::{
-            AnswerRoom, EngineError, HoldAnswers, Priority,
+            AnswerRoom, EngineError, Priority,
+            answer_room::tests::Holder,
             forecast::Terms,
             queue::{
                 inbox,
@@ -244,21 +245,6 @@ mod tests {
         assert!(forecast.retry_after() > Duration::from_millis(8500), "{:?}", forecast.retry_after());
     }
 
-    /// Values that are held.
-    #[derive(Debug, Default)]
-    struct Room(AtomicUsize);
-
-    impl HoldAnswers for Room {
-        fn hold(&self, values: usize) -> Result<(), EngineError> {
-            self.0.fetch_add(values, SeqCst);
-            Ok(())
-        }
-
-        fn let_go(&self, values: usize) {
-            self.0.fetch_sub(values, SeqCst);
-        }
-    }
-
     #[test]
     fn nothing_is_held_for_who_is_told_that_it_is_too_late_now() {
         let (forecast, (inbox, _outbox)) = (forecast(), inbox(Arc::new(Waiting::new(None))));
@@ -269,7 +255,7 @@ mod tests {
         let (first, _first_inside, _first_client) = come(None);
         let Asked::Missing(first) = promises.ask(key, first) else { panic!("nobody promised it") };
         let (mut waits, _inside, client) = come(Some(Duration::from_secs(5)));
-        let room = Arc::new(Room::default());
+        let room = Arc::new(Holder::default());
         let ticket = Arc::into_inner(waits.ticket).unwrap().held_in(AnswerRoom::of(room.clone()), 3);
         ticket.hold(std::slice::from_ref(&waits.encoded)).unwrap();
         waits.ticket = Arc::new(ticket);
