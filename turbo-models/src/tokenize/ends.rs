@@ -1,12 +1,12 @@
 //! Tokens that `tokenizer_config.json` wants around every text, where the steps of the tokenizer do not put them there:
-//! the classes of some decoders do so as they load (Llama's, which Mistral's models have, and that of GTE-Qwen2). Where the
-//! last token stands for a text, it is one of them.
+//! the classes of some decoders do so as they load (Llama's, which Mistral's models have, and that of GTE-Qwen2), until
+//! version 4 of the transformers library; others never do. Where the last token stands for a text, it is one of them.
 //!
 //! Departs from the reference in one thing: some of those classes make the steps anew, and so take away what a file does
 //! not want, or does not name; here what the steps of `tokenizer.json` put there stays, with a warning where the other file
 //! says no ([`kept`]).
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokenizers::{
     PostProcessor, PostProcessorWrapper, Tokenizer,
     processors::{
@@ -17,6 +17,7 @@ use tokenizers::{
 
 use super::{
     file::{guarded, said_token},
+    older,
     tokens::of_ids,
 };
 use crate::{ModelError, error::one_line, json::JsonObject};
@@ -27,12 +28,46 @@ const TEXT: u32 = u32::MAX;
 /// Whether the tokens of beginning and end are put around texts, and which they are.
 const FLAGS: [(&str, &str); 2] = [("add_bos_token", "bos_token"), ("add_eos_token", "eos_token")];
 
+/// The classes that heed the flags. Those of a model's own code do as GTE-Qwen2's does.
+const CLASSES: [&str; 5] =
+    ["LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer", "GPTNeoXTokenizer"];
+
+/// The class of the tokenizer, where it does not heed the flags; `None` where it does, or is not named.
+fn heedless(config: &JsonObject) -> Result<Option<String>, ModelError> {
+    let own: Option<Map<String, Value>> = config.get("auto_map")?;
+    if own.is_some_and(|classes| classes.contains_key("AutoTokenizer")) {
+        return Ok(None);
+    }
+    let class: Option<String> = config.get(older::CLASS)?;
+    Ok(class.filter(|class| !CLASSES.contains(&older::family(class))))
+}
+
+/// Says which flags ask for tokens that a tokenizer of this class puts nowhere.
+pub(super) fn unheeded(tokenizer: &Tokenizer, config: &JsonObject) -> Result<Vec<String>, ModelError> {
+    let Some(class) = heedless(config)? else { return Ok(Vec::new()) };
+    let wanted = |flag: &&(&'static str, &'static str)| {
+        flagged(**flag, true, config, tokenizer).is_ok_and(|id| id.is_some_and(|id| !is_put(id, tokenizer)))
+    };
+    let warn = |(flag, _): &(&str, &str)| {
+        format!("tokenizer_config.json: {flag} is true, which {} does not heed", one_line(&class))
+    };
+    Ok(FLAGS.iter().filter(wanted).map(warn).collect())
+}
+
+/// Whether the steps put this token before texts or behind them.
+fn is_put(id: u32, tokenizer: &Tokenizer) -> bool {
+    around(tokenizer).is_none_or(|(before, behind)| before.contains(&id) || behind.contains(&id))
+}
+
 /// Puts the tokens of beginning and end around texts that `config` wants there and that are not there yet. Of a pair, they
 /// are put around each text.
 ///
 /// # Errors
 /// [`ModelError::Field`] for tokens that cannot be put there.
 pub(super) fn add(tokenizer: &mut Tokenizer, config: &JsonObject) -> Result<(), ModelError> {
+    if heedless(config)?.is_some() {
+        return Ok(());
+    }
     let [first, last] = FLAGS.map(|flag| flagged(flag, true, config, tokenizer));
     let (first, last) = (first?, last?);
     let Some((mut before, mut behind)) = around(tokenizer) else { return Ok(()) };
@@ -55,6 +90,9 @@ pub(super) fn add(tokenizer: &mut Tokenizer, config: &JsonObject) -> Result<(), 
 
 /// The flags by which `config` does not want tokens that the steps put before a text or behind it.
 pub(super) fn kept(tokenizer: &Tokenizer, config: &JsonObject) -> Result<Vec<&'static str>, ModelError> {
+    if heedless(config)?.is_some() {
+        return Ok(Vec::new());
+    }
     let [first, last] = FLAGS.map(|flag| flagged(flag, false, config, tokenizer));
     let (first, last) = (first?, last?);
     if first.is_none() && last.is_none() {
@@ -125,8 +163,8 @@ mod tests {
     use super::*;
     use crate::{Encoded, InputLimits, TextTokenizer, Truncation};
 
-    /// The ids of one text and of two, of a tokenizer with this step behind it and these fields in `tokenizer_config.json`.
-    fn ids(steps: &Value, config: &Value) -> [Vec<u32>; 2] {
+    /// A tokenizer with this step behind it and these fields in `tokenizer_config.json`.
+    fn open(steps: &Value, config: &Value) -> TextTokenizer {
         let dir = tempfile::tempdir().unwrap();
         let tokenizer = json!({
             "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
@@ -136,7 +174,12 @@ mod tests {
         std::fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
         std::fs::write(dir.path().join("tokenizer_config.json"), config.to_string()).unwrap();
         let limits = InputLimits { max_input_length: 9, vocab_size: 5, type_vocab_size: 2 };
-        let tokenizer = TextTokenizer::open(dir.path(), limits).unwrap().unwrap();
+        TextTokenizer::open(dir.path(), limits).unwrap().unwrap()
+    }
+
+    /// The ids of one text and of two.
+    fn ids(steps: &Value, config: &Value) -> [Vec<u32>; 2] {
+        let tokenizer = open(steps, config);
         let encode = |text: Encoded| text.input_ids;
         [
             encode(tokenizer.encode("a b", Truncation::Off).unwrap()),
@@ -179,6 +222,30 @@ mod tests {
         }
     }
 
+    /// Of a class that its library has, of one that the model brings along, and of none.
+    #[test]
+    fn classes_that_heed_the_flags_put_tokens_there() {
+        let config =
+            |class: &str| json!({"add_eos_token": true, "eos_token": "<s>", "tokenizer_class": class});
+        let mut own = config("Qwen2Tokenizer");
+        own["auto_map"] = json!({"AutoTokenizer": [null, "tokenization_qwen.Qwen2TokenizerFast"]});
+        for config in [config("LlamaTokenizerFast"), config("GemmaTokenizer"), own] {
+            assert_eq!(ids(&json!(null), &config), [vec![3, 4, 1], vec![3, 1, 4, 1]], "{config}");
+        }
+    }
+
+    #[test]
+    fn flags_that_a_class_does_not_heed_are_told() {
+        let told = |steps: &Value, class: &str| {
+            let config = json!({"add_bos_token": true, "bos_token": "<s>", "tokenizer_class": class});
+            open(steps, &config).warnings().to_vec()
+        };
+        let warning = "tokenizer_config.json: add_bos_token is true, which Qwen2TokenizerFast does not heed";
+        assert_eq!(told(&json!(null), "Qwen2TokenizerFast"), [warning]);
+        assert_eq!(told(&of("<s> $A"), "Qwen2TokenizerFast"), [""; 0], "it is there already");
+        assert_eq!(told(&json!(null), "LlamaTokenizerFast"), [""; 0]);
+    }
+
     #[test]
     fn tokens_that_there_are_not_are_not_put_there() {
         for config in [
@@ -187,6 +254,8 @@ mod tests {
             json!({"add_eos_token": true, "eos_token": "</s>"}),
             json!({"add_eos_token": false, "eos_token": "<s>"}),
             json!({"add_eos_token": "yes", "eos_token": "<s>"}),
+            json!({"add_eos_token": true, "eos_token": "<s>", "tokenizer_class": "PreTrainedTokenizerFast"}),
+            json!({"add_bos_token": true, "bos_token": "<s>", "tokenizer_class": "Qwen2TokenizerFast", "auto_map": {}}),
         ] {
             assert_eq!(ids(&json!(null), &config), [[3, 4], [3, 4]], "{config}");
         }

@@ -100,6 +100,7 @@ fn contradictions(config: &JsonObject, tokenizer: &Tokenizer) -> Result<Vec<Stri
         let why = "special tokens in texts are found all the same";
         warnings.push(format!("tokenizer_config.json: split_special_tokens is true, {why}"));
     }
+    warnings.extend(ends::unheeded(tokenizer, config)?);
     for field in ends::kept(tokenizer, config)? {
         warnings.push(format!(
             "tokenizer_config.json: {field} is false, tokenizer.json puts it there, which counts"

@@ -59,7 +59,7 @@ pub(super) fn vocabulary<'a>(
     }
 }
 
-const CLASS: &str = "tokenizer_class";
+pub(super) const CLASS: &str = "tokenizer_class";
 
 /// The class of a folder's tokenizer and the file that names it, which is where the reference looks for it: in `config`,
 /// which is `tokenizer_config.json`, or else in `model`, which is `config.json`; a folder may name none.
