@@ -81,7 +81,7 @@ impl PairTemplate {
         });
         environment.set_fuel(Some(steps(LONG)));
         // as Python reads files
-        let source = source.replace("\r\n", "\n").replace('\r', "\n");
+        let source = without_generation(&source.replace("\r\n", "\n").replace('\r', "\n"));
         let added = environment.add_template_owned(FIELD, source).map_err(one_line);
         let mut all = special_tokens(config.as_ref());
         all.extend([("tools".to_owned(), Json::Null), ("documents".to_owned(), Json::Null)]);
@@ -183,6 +183,25 @@ fn source(dir: &Path, config: Option<&JsonObject>) -> Result<(&'static str, Stri
     }
 }
 
+/// The template without what the transformers library adds to Jinja: a block around what an assistant said, for training.
+/// It changes no text.
+fn without_generation(source: &str) -> String {
+    let mut parts = source.split("{%");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        out += "{%";
+        let (tag, behind) = part.split_at(part.find("%}").unwrap_or(part.len()));
+        match tag.trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace()) {
+            // blocks that leave all of it, with the same marks for the blanks around them
+            "generation" => out += &tag.replace("generation", "if true"),
+            "endgeneration" => out += &tag.replace("endgeneration", "endif"),
+            _ => out += tag,
+        }
+        out += behind;
+    }
+    out
+}
+
 /// The special tokens of the tokenizer's file, as templates call them: `eos_token` and others. Each is a text, or an object
 /// with one.
 fn special_tokens(config: Option<&JsonObject>) -> Map<String, Json> {
@@ -234,6 +253,17 @@ mod tests {
 
     fn written(template: &str, query: &str, document: &str) -> String {
         open(&[(FILE, template)], json!({})).unwrap().write(query, document).unwrap()
+    }
+
+    /// The reference keeps what is between the tags, and treats the blanks around them as around other blocks.
+    #[test]
+    fn tags_around_what_an_assistant_said_change_nothing() {
+        let all =
+            "{{ messages[1].content }} {%- generation %} {{ messages[2].content }}\n  {% endgeneration %}\n.";
+        assert_eq!(written(all, "a", "b"), "a b\n.");
+        let unclosed =
+            open(&[(FILE, "{% generation %}{{ messages[1].content + messages[2].content }}")], json!({}));
+        assert!(unclosed.is_err_and(|error| error.contains("syntax error")));
     }
 
     /// Blocks leave neither their indentation nor the end of their line, nor the template its last one.
