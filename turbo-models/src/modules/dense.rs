@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use turbo_graph::Activation;
 
+use super::check_names;
 use crate::{ModelError, json::JsonObject};
 
 /// `activation(x · Wᵀ + b)` of a pooled vector `x`.
@@ -28,14 +29,7 @@ impl Dense {
     /// [`ModelError`] naming file and field.
     pub(crate) fn open(path: &Path) -> Result<Self, ModelError> {
         let json = JsonObject::open_existing(path.join("config.json"))?;
-        for (field, expected) in
-            [("module_input_name", "sentence_embedding"), ("module_output_name", "sentence_embedding")]
-        {
-            let name: Option<String> = json.get(field)?;
-            if let Some(other) = name.filter(|name| name != expected) {
-                return Err(json.unsupported(field, other, expected));
-            }
-        }
+        check_names(&json)?;
         if json.get("use_residual")? == Some(true) {
             return Err(json.unsupported("use_residual", "true", "false"));
         }

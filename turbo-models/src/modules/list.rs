@@ -4,8 +4,8 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::{Dense, EncoderGives, LogitScore, SentenceModules, pooling};
-use crate::{ModelError, error::one_line};
+use super::{Dense, EncoderGives, LogitScore, SentenceModules, check_names, pooling};
+use crate::{ModelError, error::one_line, json::JsonObject};
 
 /// An entry of `modules.json`.
 #[derive(Deserialize)]
@@ -103,6 +103,9 @@ impl SentenceModules {
                 Ok(Stage::Vector)
             }
             ("Normalize", Stage::Vector | Stage::UnitVector) => {
+                if let Some(json) = JsonObject::open(list.folder(module)?.join("config.json"))? {
+                    check_names(&json)?;
+                }
                 self.normalize = true;
                 Ok(Stage::UnitVector)
             }

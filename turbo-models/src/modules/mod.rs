@@ -11,6 +11,7 @@ mod prompts;
 
 use std::path::Path;
 
+use serde_json::Value;
 use turbo_graph::Pooling;
 
 pub use self::prompts::Prompts;
@@ -26,6 +27,7 @@ use self::{
 use crate::{
     ModelError,
     config_labels::ScoreClass,
+    error::one_line,
     json::{JsonObject, read_json},
 };
 
@@ -64,10 +66,12 @@ impl SentenceModules {
     /// [`ModelError`], naming the file and the field in it: what is not implemented, or not in an order that makes sense.
     pub(crate) fn open(dir: &Path) -> Result<Self, ModelError> {
         let inputs = EncoderInputs::open(dir)?;
-        let library = JsonObject::open(dir.join("config_sentence_transformers.json"))?;
-        let prompts = library.as_ref().map_or(Ok(Prompts::default()), Prompts::read)?;
-        let activation = library.as_ref().map_or(Ok(None), activation)?;
-        let mut modules = Self { inputs, prompts, activation, ..Self::default() };
+        let mut modules = Self { inputs, ..Self::default() };
+        if let Some(library) = JsonObject::open(dir.join("config_sentence_transformers.json"))? {
+            modules.prompts = Prompts::read(&library)?;
+            modules.activation = activation(&library)?;
+            modules.warnings = cuts_of_rows(&library)?;
+        }
         let file = dir.join("modules.json");
         match read_json::<Vec<Module>>(&file)? {
             Some(list) => {
@@ -83,6 +87,36 @@ impl SentenceModules {
 fn activation(json: &JsonObject) -> Result<Option<ScoreClass>, ModelError> {
     const FIELD: &str = "activation_fn";
     Ok(json.get::<String>(FIELD)?.map(|class| ScoreClass::new(json, FIELD, class)))
+}
+
+/// Says that the library would give less of each row than is given here.
+fn cuts_of_rows(json: &JsonObject) -> Result<Vec<String>, ModelError> {
+    let mut warnings = Vec::new();
+    for (field, advice) in [
+        ("truncate_dim", "ask for as many values with `dimensions`"),
+        ("max_active_dims", "rows have every weight that is not zero"),
+    ] {
+        if let Some(most) = json.get::<Value>(field)? {
+            let most = one_line(most);
+            warnings.push(format!(
+                "config_sentence_transformers.json: {field} is {most}, which is not done here: {advice}"
+            ));
+        }
+    }
+    Ok(warnings)
+}
+
+/// The name of what a module takes and gives; what the others here take and give.
+const VECTOR: &str = "sentence_embedding";
+
+/// Refuses a module that takes or gives anything but the text's vector.
+fn check_names(json: &JsonObject) -> Result<(), ModelError> {
+    for field in ["module_input_name", "module_output_name"] {
+        if let Some(other) = json.get::<String>(field)?.filter(|name| name != VECTOR) {
+            return Err(json.unsupported(field, other, VECTOR));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -153,7 +187,8 @@ mod tests {
         ];
         for (flag, mode, expected) in cases {
             let old = format!(r#"{{"pooling_mode_{flag}": true, "pooling_mode_x_tokens": false}}"#);
-            for config in [old, format!(r#"{{"pooling_mode": "{mode}", "include_prompt": true}}"#)] {
+            let named = format!(r#"{{"pooling_mode": "{mode}", "include_prompt": true}}"#);
+            for config in [old, named, format!(r#"{{"pooling_mode": ["{mode}"]}}"#)] {
                 let modules = open_pooling(&config).unwrap();
                 assert_eq!((modules.pooling, modules.normalize), (Some(expected), true), "{config}");
             }
@@ -542,6 +577,10 @@ mod tests {
         assert_eq!(prompts.named, BTreeMap::from(named));
         assert_eq!((prompts.default_prompt(), prompts.get("none")), (Some("search: "), None));
         assert_eq!(read(r#"{"default_prompt_name": null}"#).unwrap(), Prompts::default());
+        let placeholder = read(r#"{"prompts": {"a": ""}, "default_prompt_name": "document"}"#).unwrap();
+        assert_eq!((placeholder.get("a"), placeholder.default_prompt()), (Some(""), None));
+        let none = read(r#"{"default_prompt_name": "c"}"#).unwrap_err();
+        assert!(none.ends_with("supported: query or document, as the file has no prompts"), "{none}");
         let unknown = read(r#"{"prompts": {"a": "", "b": ""}, "default_prompt_name": "c"}"#).unwrap_err();
         let expected = r#"config_sentence_transformers.json: default_prompt_name is "c", supported: one of its prompts: a, b"#;
         assert_eq!(unknown, expected);
@@ -573,6 +612,7 @@ mod tests {
         let cases = [
             (r#"{"pooling_mode": "attention"}"#, "attention"),
             (r#"{"pooling_mode_mean_tokens": true, "pooling_mode_max_tokens": true}"#, "max and mean"),
+            (r#"{"pooling_mode": ["cls", "mean"]}"#, "cls and mean"),
         ];
         for (config, mode) in cases {
             let expected = format!("Pooling/config.json: pooling_mode is {mode:?}, {supported}");
@@ -586,6 +626,30 @@ mod tests {
         let outside = r#"[{"path": "", "type": "Transformer"}, {"path": "../1_Pooling", "type": "Pooling"}]"#;
         let expected = r#"modules.json: path is "../1_Pooling", supported: a folder in this one"#;
         assert_eq!(open(&[("modules.json", outside)]).unwrap_err(), expected);
+    }
+
+    #[test]
+    fn a_normalize_of_something_else_is_named() {
+        let normalize = |config: &str| {
+            open_list(&["Transformer", "Pooling", "Normalize"], &[("Normalize/config.json", config)])
+        };
+        assert!(normalize(r#"{"module_input_name": "sentence_embedding"}"#).unwrap().normalize);
+        let tokens = normalize(r#"{"module_input_name": "token_embeddings"}"#).unwrap_err();
+        let expected = r#"Normalize/config.json: module_input_name is "token_embeddings", supported: sentence_embedding"#;
+        assert_eq!(tokens, expected);
+    }
+
+    #[test]
+    fn what_the_library_would_cut_off_is_told() {
+        let warnings =
+            |library: &str| open(&[("config_sentence_transformers.json", library)]).unwrap().warnings;
+        assert_eq!(warnings(r#"{"truncate_dim": null, "max_active_dims": null}"#), [""; 0]);
+        let vector = "config_sentence_transformers.json: truncate_dim is 4, which is not done here: ask for as many values \
+                      with `dimensions`";
+        assert_eq!(warnings(r#"{"truncate_dim": 4}"#), [vector]);
+        let weights = "config_sentence_transformers.json: max_active_dims is 20, which is not done here: rows have every \
+                       weight that is not zero";
+        assert_eq!(warnings(r#"{"max_active_dims": 20}"#), [weights]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use serde::Deserialize;
 use serde_json::Value;
 use turbo_graph::Pooling;
 
@@ -34,6 +35,14 @@ pub(super) fn check_splade(path: &Path) -> Result<(), ModelError> {
     Ok(())
 }
 
+/// Files of version 6 may list modes, whose vectors are put behind each other.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a mode or a list of modes")]
+enum Modes {
+    One(String),
+    Several(Vec<String>),
+}
+
 /// Old files have a flag per mode, new ones name it. A flag that is absent is off, as in the library from version 5.4 on;
 /// earlier ones took the mean too where its flag is absent, and failed where all are off. Every version writes the flags of
 /// all modes that it knows, the mean among them, so that files which the library wrote mean the same to all.
@@ -41,8 +50,9 @@ fn mode(json: &JsonObject) -> Result<Pooling, ModelError> {
     const FIELD: &str = "pooling_mode";
     let flags = json.iter().filter(|(_, value)| **value == Value::Bool(true));
     let flags = flags.filter_map(|(field, _)| field.strip_prefix("pooling_mode_"));
-    let modes: Vec<String> = match json.get::<String>(FIELD)? {
-        Some(mode) => vec![mode],
+    let modes: Vec<String> = match json.get(FIELD)? {
+        Some(Modes::One(mode)) => vec![mode],
+        Some(Modes::Several(modes)) => modes,
         None => flags.map(|flag| flag.strip_suffix("_tokens").unwrap_or(flag).to_owned()).collect(),
     };
     let modes: Vec<&str> = modes.iter().map(String::as_str).collect();

@@ -28,15 +28,20 @@ impl Prompts {
     pub(super) fn read(json: &JsonObject) -> Result<Self, ModelError> {
         let named: BTreeMap<String, Option<String>> = json.get("prompts")?.unwrap_or_default();
         let named = named.into_iter().filter_map(|(name, text)| Some((name, text?))).collect();
-        let prompts = Self { named, default_name: json.get("default_prompt_name")? };
+        let mut prompts = Self { named, default_name: json.get("default_prompt_name")? };
         match &prompts.default_name {
             Some(name) if !prompts.named.contains_key(name) => {
+                // the library has these two, empty, before it reads any
+                if ["query", "document"].contains(&name.as_str()) {
+                    prompts.default_name = None;
+                    return Ok(prompts);
+                }
                 let known: Vec<&str> = prompts.named.keys().map(String::as_str).collect();
-                Err(json.unsupported(
-                    "default_prompt_name",
-                    name,
-                    format!("one of its prompts: {}", known.join(", ")),
-                ))
+                let supported = match known[..] {
+                    [] => "query or document, as the file has no prompts".to_owned(),
+                    _ => format!("one of its prompts: {}", known.join(", ")),
+                };
+                Err(json.unsupported("default_prompt_name", name, supported))
             }
             _ => Ok(prompts),
         }
