@@ -53,6 +53,32 @@ fn lists_are_read_as_they_were_written() {
     assert_eq!(errors, [None, Some(vec![Cell::Text("no".into())]), None, None]);
 }
 
+/// Overwrites a text in all places of a part: small texts are not squeezed.
+fn garble(part: &Path, text: &str) {
+    let mut bytes = std::fs::read(part).unwrap();
+    let places: Vec<usize> =
+        (0..bytes.len()).filter(|&at| bytes[at..].starts_with(text.as_bytes())).collect();
+    assert!(!places.is_empty(), "{text} is not in it");
+    places.into_iter().for_each(|at| bytes[at..][..text.len()].fill(0xff));
+    std::fs::write(part, bytes).unwrap();
+}
+
+#[test]
+fn a_text_that_is_not_utf8_does_not_stop_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("out.parquet");
+    let answers = [ranking(&["first"]), Err("Kj4w".to_owned()), ranking(&["a", "Vq9x"]), ranking(&["last"])];
+    write(&folder, Kind::Ranking { with_text: true }, answers);
+    garble(&folder.join("part-00000.parquet"), "Kj4w");
+    garble(&folder.join("part-00000.parquet"), "Vq9x");
+    let list = |text: &str| Ok(vec![Cell::List(vec![text.to_owned()])]);
+    let not_utf8 = |column: &str| Err(format!("the value of {column:?} is not UTF-8"));
+    let null = |column: &str| Err(format!("the value of {column:?} is null, expected a text"));
+    let cells = |column: &str| read(&folder, 0, column).into_iter().map(|row| row.cells).collect::<Vec<_>>();
+    assert_eq!(cells("texts"), [list("first"), null("texts"), not_utf8("texts"), list("last")]);
+    assert_eq!(cells("error"), [null("error"), not_utf8("error"), null("error"), null("error")]);
+}
+
 /// Vectors of 4 KiB: a row group of 8 MiB is full long before a part of ten thousand rows.
 #[test]
 fn parts_have_ten_thousand_rows_in_several_groups() {

@@ -7,14 +7,15 @@ use std::{
 };
 
 use ::parquet::{
-    basic::{Compression, Type as PhysicalType},
+    basic::{Compression, ConvertedType, Type as PhysicalType},
     errors::ParquetError,
     file::{
         metadata::ParquetMetaData,
         reader::{FileReader, SerializedFileReader},
+        serialized_reader::ReadOptionsBuilder,
     },
     record::{Field, Row as Record, reader::RowIter},
-    schema::types::Type,
+    schema::types::{SchemaDescriptor, Type},
 };
 
 use super::{Cell, Row, positions};
@@ -35,7 +36,7 @@ impl Records {
     /// # Errors
     /// [`FileError::Column`]; [`FileError::Broken`] when it is not Parquet, or a column does not hold texts.
     pub(super) fn open(file: String, opened: File, columns: &[String]) -> Result<Self, FileError> {
-        let reader = guarded(&file, || SerializedFileReader::new(opened))?;
+        let reader = guarded(&file, || with_bytes_for_texts(opened))?;
         let metadata = reader.metadata().file_metadata();
         let total = u64::try_from(metadata.num_rows()).unwrap_or(0);
         check_codecs(&file, reader.metadata(), columns)?;
@@ -66,12 +67,47 @@ impl Iterator for Records {
     }
 }
 
+/// Opens a file whose texts are read as bytes: the library fails on a text that is not UTF-8, and then does not come to
+/// the next row.
+fn with_bytes_for_texts(file: File) -> Result<SerializedFileReader<File>, ParquetError> {
+    let told = SerializedFileReader::new(file.try_clone()?)?;
+    let schema = SchemaDescriptor::new(bytes_for_texts(
+        told.metadata().file_metadata().schema_descr().root_schema_ptr(),
+    )?);
+    let options = ReadOptionsBuilder::new().with_parquet_schema(Arc::new(schema)).build();
+    SerializedFileReader::new_with_options(file, options)
+}
+
+/// The same type without what says that bytes are a text.
+fn bytes_for_texts(field: Arc<Type>) -> Result<Arc<Type>, ParquetError> {
+    let info = field.get_basic_info();
+    Ok(match &*field {
+        Type::GroupType { basic_info, fields } => {
+            let fields = fields.iter().cloned().map(bytes_for_texts).collect::<Result<_, _>>()?;
+            Arc::new(Type::GroupType { basic_info: basic_info.clone(), fields })
+        }
+        Type::PrimitiveType { physical_type: PhysicalType::BYTE_ARRAY, .. }
+            if matches!(
+                info.converted_type(),
+                ConvertedType::UTF8 | ConvertedType::ENUM | ConvertedType::JSON
+            ) =>
+        {
+            let bytes = Type::primitive_type_builder(info.name(), PhysicalType::BYTE_ARRAY);
+            Arc::new(bytes.with_repetition(info.repetition()).build()?)
+        }
+        Type::PrimitiveType { .. } => field,
+    })
+}
+
+/// Most characters of what the library says of a broken file: it may list the bytes of a whole value.
+const SAID: usize = 300;
+
 /// Calls the library, which panics on some corrupt files.
 fn guarded<T>(place: &str, call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, FileError> {
     let broken = |why| FileError::Broken { file: place.to_owned(), why };
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(broken(error.to_string())),
+        Ok(Err(error)) => Err(broken(error.to_string().chars().take(SAID).collect())),
         Err(_) => Err(broken("not sound: the Parquet library gave up on it".to_owned())),
     }
 }
@@ -138,7 +174,6 @@ fn cells(record: Record, columns: &[String]) -> Result<Vec<Cell>, String> {
 
 fn text(field: &Field, column: &str) -> Result<String, String> {
     match field {
-        Field::Str(text) => Ok(text.clone()),
         Field::Bytes(bytes) => match bytes.as_utf8() {
             Ok(text) => Ok(text.to_owned()),
             Err(_) => Err(format!("the value of {column:?} is not UTF-8")),
