@@ -79,6 +79,38 @@ fn a_text_that_is_not_utf8_does_not_stop_the_others() {
     assert_eq!(cells("error"), [null("error"), not_utf8("error"), null("error"), null("error")]);
 }
 
+/// Readers of whole folders pass over names that begin with a dot.
+#[test]
+fn a_part_in_progress_is_hidden_and_begun_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("out.parquet");
+    let open = |existing| {
+        let target = Target {
+            file: folder.to_str().unwrap(),
+            format: OutputFormat::Parquet,
+            kind: Kind::Score { with_text: false },
+            job: &Job::new(),
+            existing,
+            best: None,
+        };
+        let Opened::Ready(output) = Output::open(&target).unwrap() else { panic!("it is complete") };
+        output
+    };
+    let names = || {
+        let entries = std::fs::read_dir(&folder).unwrap().map(Result::unwrap);
+        entries.map(|entry| entry.file_name().into_string().unwrap()).collect::<Vec<_>>()
+    };
+    // Dropped without being closed, as by a kill.
+    let mut output = open(Existing::Keep);
+    output.write(Ok(&Answer::Score { score: 1.0, text: None })).unwrap();
+    drop(output);
+    assert_eq!(names(), [".part-00000.parquet.tmp"]);
+    // As it was called once.
+    std::fs::write(folder.join("part-00000.parquet.tmp"), "").unwrap();
+    assert_eq!(open(Existing::Continue).rows(), 0);
+    assert!(names().is_empty(), "{:?}", names());
+}
+
 /// Vectors of 4 KiB: a row group of 8 MiB is full long before a part of ten thousand rows.
 #[test]
 fn parts_have_ten_thousand_rows_in_several_groups() {

@@ -1,7 +1,7 @@
 //! A folder of Parquet files, `part-00000.parquet` and so on, of [`PART_ROWS`] rows each.
 //!
-//! A Parquet file ends in a footer, so none can be appended to. A part is written under another name and renamed when
-//! it is complete. An interruption closes the last part early; to continue, a part with fewer rows is removed and its
+//! A Parquet file ends in a footer, so none can be appended to. A part is written under another name, which begins with
+//! a dot, so that readers of whole folders pass over it, and renamed when it is complete. An interruption closes the last part early; to continue, a part with fewer rows is removed and its
 //! rows are computed again, so that the parts are byte for byte those of a run without interruption.
 
 mod columns;
@@ -108,9 +108,11 @@ fn remove_parts_behind(folder: &Path, row: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// The number of a part, complete or in progress.
 fn part_number(name: &str) -> Option<u64> {
-    let number = name.strip_prefix("part-")?.split_once('.')?;
-    ["parquet", "parquet.tmp"].contains(&number.1).then(|| number.0.parse().ok())?
+    // Without the dot as well: so did earlier versions call what is in progress.
+    let in_progress = name.strip_suffix(".tmp").map(|name| name.strip_prefix('.').unwrap_or(name));
+    in_progress.unwrap_or(name).strip_prefix("part-")?.strip_suffix(".parquet")?.parse().ok()
 }
 
 impl Parts {
@@ -132,7 +134,7 @@ impl Parts {
     }
 
     fn aside(&self) -> PathBuf {
-        part_path(&self.folder, self.rows).with_extension("parquet.tmp")
+        self.folder.join(format!(".part-{:05}.parquet.tmp", self.rows / PART_ROWS))
     }
 
     fn close_part(&mut self) -> io::Result<()> {
