@@ -27,13 +27,13 @@ impl Files {
         self.folder.path().join(name)
     }
 
-    /// The command from standard input to a file.
+    /// The command from a pipe to a file.
     fn embed(&self, output: &str, more: &[&str]) -> Command {
         let output = self.path(output);
         // Small batches: what is interrupted has many windows behind it.
         let size = if more.iter().any(|flag| flag.contains("batch")) { "" } else { "--max-batch-tokens=512" };
-        let files = ["-", output.to_str().unwrap(), size];
-        let files = &files[..if size.is_empty() { 2 } else { 3 }];
+        let files = [PIPE[0], PIPE[1], output.to_str().unwrap(), size];
+        let files = &files[..if size.is_empty() { 3 } else { 4 }];
         turbo("embed", &model("tiny-sentence"), &[files, more].concat())
     }
 
@@ -41,6 +41,9 @@ impl Files {
         run_with_input(self.embed(output, more), self.input.as_bytes())
     }
 }
+
+/// The pipe from the test by a name: what has no name cannot be gone on with.
+const PIPE: [&str; 2] = ["/dev/stdin", "--input-format=text"];
 
 /// Rows of a sound array of numpy with 32 columns.
 fn npy_rows(file: &Path) -> usize {
@@ -195,7 +198,8 @@ fn a_model_that_has_changed_is_not_gone_on_with() {
     let (folder, output) = (files.path("model"), files.path("out.jsonl"));
     copy(&model("tiny-sentence"), &folder);
     let embed = |flags: &[&str]| {
-        turbo("embed", &folder, &[&["-", output.to_str().unwrap(), "--max-batch-tokens=512"], flags].concat())
+        let output = [output.to_str().unwrap(), "--max-batch-tokens=512"];
+        turbo("embed", &folder, &[&PIPE, &output, flags].concat())
     };
     let (code, _, said) = signal_at(embed(&[]), &files.input, "INT", &output, 300_000);
     assert_eq!(code, Some(130), "{said}");
@@ -251,7 +255,8 @@ fn a_complete_output_of_a_model_that_has_changed_is_told() {
     let (folder, output) = (files.path("model"), files.path("out.jsonl"));
     copy(&model("tiny-sentence"), &folder);
     let embed = || {
-        let command = turbo("embed", &folder, &["-", output.to_str().unwrap(), "--resume"]);
+        let output = [output.to_str().unwrap(), "--resume"];
+        let command = turbo("embed", &folder, &[PIPE, output].concat());
         run_with_input(command, files.input.as_bytes())
     };
     assert_eq!(embed().0, Some(0));
@@ -267,6 +272,30 @@ fn a_complete_output_of_a_model_that_has_changed_is_told() {
         "{said}"
     );
     assert!(contents(&output) == complete);
+}
+
+/// Nothing tells that standard input is what it was.
+#[test]
+fn standard_input_is_not_gone_on_with() {
+    let files = Files::new(2000);
+    let output = files.path("out.jsonl");
+    let embed = |flags: &[&str]| {
+        let files = ["-", output.to_str().unwrap(), "--max-batch-tokens=512"];
+        turbo("embed", &model("tiny-sentence"), &[&files, flags].concat())
+    };
+    for flags in [&[][..], &["--overwrite"]] {
+        let (code, _, said) = signal_at(embed(flags), &files.input, "INT", &output, 300_000);
+        assert_eq!(code, Some(130), "{said}");
+        assert!(said.ends_with(": --overwrite begins anew\n"), "{said}");
+    }
+    let begun = contents(&output);
+    let (code, _, said) = run_with_input(embed(&[]), files.input.as_bytes());
+    assert_eq!(code, Some(1));
+    assert!(said.ends_with("is unfinished: pass --overwrite to begin anew\n"), "{said}");
+    let (code, _, said) = run_with_input(embed(&["--resume"]), files.input.as_bytes());
+    assert_eq!(code, Some(1));
+    assert!(said.contains("--resume: standard input ") && said.contains("into a file"), "{said}");
+    assert!(contents(&output) == begun);
 }
 
 /// A pipe's metadata change whenever it is written to.

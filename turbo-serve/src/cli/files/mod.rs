@@ -77,7 +77,8 @@ ends with the file of a run that was never stopped, byte for byte where a CPU of
 computes it; where nothing was begun it begins. An input or a model folder that has changed since
 is refused. Else a complete output is left as it is, and what it was made with is not kept:
 --overwrite if it is to be of another model or of other flags. The best rows of all (rerank
---query --top-k) and standard output cannot be resumed.
+--query --top-k) cannot be resumed, nor can what is read from standard input or written to
+standard output; whether a pipe with a name is the same is yours to know.
 
 Exit codes: 0 every row has its answer, or the output was complete before; 1 it failed; 2 the
 arguments make no sense; 3 some rows have no answer; 130 it was interrupted.";
@@ -235,7 +236,18 @@ impl FileArguments {
         // What is wrong with the output is told as soon.
         let format = self.output_format()?;
         paths::check_apart(&self.input, &self.output)?;
-        Output::check(&self.output, format, self.existing(), best)?;
+        if self.resume && self.is_from_standard_input() {
+            bail!(
+                "--resume: standard input may be another one than before: write it into a file and name that, or pass \
+                 --overwrite to begin anew"
+            );
+        }
+        Output::check(&self.output, format, self.existing(), best).map_err(|error| match error {
+            FileError::Unfinished { file, .. } if self.is_from_standard_input() => {
+                FileError::Unfinished { file, flags: "--overwrite to begin anew" }
+            }
+            other => other,
+        })?;
         Ok(Rows::open(&self.input, self.input_format()?, columns)?)
     }
 
@@ -282,12 +294,13 @@ impl FileArguments {
         let stop = stop_on_signals()?;
         let go_on = match (self.is_pipe(), work.best) {
             (true, _) => "",
+            // The best of all are known at the end.
+            (false, Some(_)) => ": --overwrite begins anew",
+            (false, None) if self.is_from_standard_input() => ": --overwrite begins anew",
             (false, None) if self.overwrite => {
                 ": the same command with --resume in the place of --overwrite goes on"
             }
             (false, None) => ": the same command with --resume goes on",
-            // The best of all are known at the end.
-            (false, Some(_)) => ": --overwrite begins anew",
         };
         let progress = Progress::start(&work.rows, answers.rows(), self.quiet);
         let meter = progress.meter();
@@ -313,6 +326,11 @@ impl FileArguments {
 
     fn is_pipe(&self) -> bool {
         self.output == STANDARD
+    }
+
+    /// Whether the input has no name, so that nothing tells whether it is the same in a later run.
+    fn is_from_standard_input(&self) -> bool {
+        self.input == STANDARD
     }
 
     /// Says how it ended, and after an interruption how to `go_on`.
