@@ -76,8 +76,6 @@ impl Default for EngineConfig {
 
 /// Bounded because the queue's memory for them is reserved at start.
 const MOST_CONCURRENT_REQUESTS: usize = 1 << 20;
-/// Bounded because a system that runs out of threads ends the whole process.
-const MOST_TOKENIZATION_WORKERS: usize = 1 << 10;
 
 /// A model to serve: what is known of it, and how to build its runner.
 pub struct Model {
@@ -166,6 +164,9 @@ fn what_fits(fits: Option<usize>) -> String {
 }
 
 impl EngineConfig {
+    /// Most tokenizer threads: a system that runs out of threads ends the whole process.
+    pub const MOST_TOKENIZATION_WORKERS: usize = 1 << 10;
+
     /// The number of threads that the system lets this process run at once, less those that compute: 1 to 64. More
     /// tokenizer threads than these would slow down the model.
     #[must_use]
@@ -192,7 +193,7 @@ impl EngineConfig {
         }
         for (name, got, limit) in [
             ("max_concurrent_requests", self.max_concurrent_requests, MOST_CONCURRENT_REQUESTS),
-            ("tokenization_workers", self.tokenization_workers, MOST_TOKENIZATION_WORKERS),
+            ("tokenization_workers", self.tokenization_workers, Self::MOST_TOKENIZATION_WORKERS),
         ] {
             if got > limit {
                 return Err(StartError::TooMany { name, got, limit });

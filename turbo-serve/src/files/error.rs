@@ -83,6 +83,29 @@ pub enum FileError {
         /// What it is.
         is: String,
     },
+    /// The output has more rows than the input from which it is to be continued.
+    #[error(
+        "{file}: it ends after {rows} rows, and {written} were written: is it another one? pass --overwrite"
+    )]
+    Short {
+        /// The input.
+        file: String,
+        /// Its rows.
+        rows: u64,
+        /// Rows that the output has.
+        written: u64,
+    },
+    /// The system refused a thread.
+    #[error(
+        "cannot start a thread that {does} (end other processes, raise `ulimit -u`, or let fewer threads tokenize): \
+         {source}"
+    )]
+    Thread {
+        /// What it was to do.
+        does: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The model failed.
     #[error("the model failed: {why}")]
     Model {

@@ -298,6 +298,21 @@ fn standard_input_is_not_gone_on_with() {
     assert!(contents(&output) == begun);
 }
 
+#[test]
+fn an_input_that_ends_before_what_was_written_is_another_one() {
+    let files = Files::new(2000);
+    let output = files.path("out.jsonl");
+    let (code, _, said) = signal_at(files.embed("out.jsonl", &[]), &files.input, "INT", &output, 300_000);
+    assert_eq!(code, Some(130), "{said}");
+    let begun = contents(&output);
+    let short = files.embed("out.jsonl", &["--resume"]);
+    let (code, _, said) = run_with_input(short, b"one\ntwo\n");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("/dev/stdin: it ends after 2 rows, and "), "{said}");
+    assert!(contents(&output) == begun);
+    assert!(files.path("out.jsonl.unfinished").exists());
+}
+
 /// A pipe's metadata change whenever it is written to.
 #[test]
 fn a_complete_output_of_a_pipe_is_complete() {

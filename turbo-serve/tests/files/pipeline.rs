@@ -104,6 +104,31 @@ fn a_thread_that_panics_is_not_the_end_of_the_input() {
     assert_eq!((summary.ending, summary.rows), (Ending::Finished, 1000));
 }
 
+/// A thread of that stack is refused, as one too many is. The test below runs this one in a process of its own.
+#[test]
+#[ignore = "only where threads are refused"]
+fn without_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, output) = (folder.path().join("in.txt"), folder.path().join("out.jsonl"));
+    fs::write(&input, texts(10)).unwrap();
+    let error = Run::new(&input, &output).run(&mut Adder::default()).unwrap_err().to_string();
+    assert!(error.starts_with("cannot start a thread that tokenizes ("), "{error}");
+    assert!(folder.path().join("out.jsonl.unfinished").exists());
+}
+
+#[test]
+fn a_thread_that_is_refused_is_an_error() {
+    let mut test = std::process::Command::new(std::env::current_exe().unwrap());
+    test.args(["--exact", "pipeline::without_threads", "--ignored", "--test-threads=1"]);
+    let done = test.env("RUST_MIN_STACK", (1_u64 << 47).to_string()).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(
+        done.status.success() && said.contains("1 passed"),
+        "{said}{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+}
+
 #[test]
 fn no_more_rows_are_under_way_than_windows_and_queues_hold() {
     let folder = tempfile::tempdir().unwrap();

@@ -130,12 +130,19 @@ pub(super) struct FileArguments {
     max_batch_tokens: NonZeroUsize,
     /// Threads that tokenize texts
     ///
-    /// By default as many as `--threads` leaves of those that the system lets this process use, at least one and at most
-    /// 64.
-    #[arg(long, env, value_name = "N", value_parser = above_0::<NonZeroUsize>, help_heading = "Machine")]
+    /// At most 1024; by default as many as `--threads` leaves of those that the system lets this process use, at least one
+    /// and at most 64.
+    #[arg(long, env, value_name = "N", value_parser = workers, help_heading = "Machine")]
     tokenization_workers: Option<NonZeroUsize>,
     #[command(flatten)]
     packed_cache: PackedCacheArguments,
+}
+
+/// What `--tokenization-workers` takes.
+fn workers(text: &str) -> Result<NonZeroUsize, String> {
+    const MOST: usize = EngineConfig::MOST_TOKENIZATION_WORKERS;
+    let workers: NonZeroUsize = above_0(text)?;
+    if workers.get() > MOST { Err(format!("expected at most {MOST}")) } else { Ok(workers) }
 }
 
 /// Beyond this the CPU gains nothing, and an interruption loses more.

@@ -47,8 +47,10 @@ impl Progress {
         };
         if quiet || !std::io::stderr().is_terminal() {
             bar.set_draw_target(ProgressDrawTarget::hidden());
+        } else {
+            // A thread, which nothing that is hidden needs.
+            bar.enable_steady_tick(Duration::from_millis(200));
         }
-        bar.enable_steady_tick(Duration::from_millis(200));
         Self { bar, file: rows.name.clone(), bad: 0, meter: Meter { started: Instant::now(), rows_before } }
     }
 

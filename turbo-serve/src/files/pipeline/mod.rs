@@ -129,8 +129,9 @@ pub fn run<J: Job>(
     watch: impl Watch,
     stop: &AtomicBool,
 ) -> Result<Summary, FileError> {
-    let chunks = tokenizers(rows, output.rows(), job, sizes.tokenizer_threads);
-    let writer = Writer::start(job, output, watch);
+    let skip = output.rows();
+    let chunks = tokenizers(at_least(skip, rows), skip, job, sizes.tokenizer_threads)?;
+    let writer = Writer::start(job, output, watch)?;
     let computed = compute_all(chunks, compute, sizes, &writer.windows, stop);
     let (output, written) = writer.join();
     let (rows, bad_rows) = (output.rows(), output.bad_rows());
@@ -209,14 +210,14 @@ fn tokenizers<J: Job>(
     skip: u64,
     job: &Arc<J>,
     threads: usize,
-) -> Chunks<J::Kept> {
+) -> Result<Chunks<J::Kept>, FileError> {
     let mut read = Vec::new();
     let mut lanes = Vec::new();
     for _ in 0..threads.max(1) {
         let (to_worker, from_reader) = sync_channel::<Passed<Row>>(1);
         let (to_window, from_worker) = sync_channel(1);
         let job = Arc::clone(job);
-        thread::spawn(move || {
+        start("tokenizes", move || {
             for passed in from_reader {
                 let prepare = |rows: Vec<Row>| rows.into_iter().map(|row| prepare(&*job, row)).collect();
                 let prepared = match passed {
@@ -227,19 +228,42 @@ fn tokenizers<J: Job>(
                     return;
                 }
             }
-        });
+        })?;
         read.push(to_worker);
         lanes.push(from_worker);
     }
-    thread::spawn(move || {
+    start("reads", move || {
         let ends = read.iter().map(|_| Passed::End);
         for (passed, lane) in chunks_of(rows, skip).map(Passed::Chunk).chain(ends).zip(read.iter().cycle()) {
             if lane.send(passed).is_err() {
                 return;
             }
         }
-    });
-    Chunks { lanes, turn: 0 }
+    })?;
+    Ok(Chunks { lanes, turn: 0 })
+}
+
+/// Starts a thread; where the system has none left, that is an error, and no panic as that of `thread::spawn`.
+fn start<T: Send + 'static>(
+    does: &'static str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, FileError> {
+    thread::Builder::new().spawn(work).map_err(|source| FileError::Thread { does, source })
+}
+
+/// The same rows, and an error where there are fewer than `least`: those were answered already, of another input.
+fn at_least(least: u64, mut rows: Rows) -> impl Iterator<Item = Result<Row, FileError>> {
+    let mut missing = least;
+    std::iter::from_fn(move || match rows.next() {
+        None if missing > 0 => {
+            let (file, seen) = (rows.name.clone(), least - std::mem::take(&mut missing));
+            Some(Err(FileError::Short { file, rows: seen, written: least }))
+        }
+        row => {
+            missing = missing.saturating_sub(1);
+            row
+        }
+    })
 }
 
 fn prepare<J: Job>(job: &J, Row { number, end, cells }: Row) -> Item<J::Kept> {
@@ -349,15 +373,19 @@ struct Writer<K> {
 }
 
 impl<K: Send + 'static> Writer<K> {
-    fn start<J: Job<Kept = K>>(job: &Arc<J>, mut output: Output, mut watch: impl Watch) -> Self {
+    fn start<J: Job<Kept = K>>(
+        job: &Arc<J>,
+        mut output: Output,
+        mut watch: impl Watch,
+    ) -> Result<Self, FileError> {
         let (windows, answered) = sync_channel::<Answered<K>>(1);
         let job = Arc::clone(job);
-        let thread = thread::spawn(move || {
+        let thread = start("writes", move || {
             let written =
                 answered.into_iter().try_for_each(|rows| write(&*job, rows, &mut output, &mut watch));
             (output, written)
-        });
-        Self { windows, thread }
+        })?;
+        Ok(Self { windows, thread })
     }
 
     /// Waits until everything is written.
@@ -410,7 +438,7 @@ mod tests {
         rows: impl Iterator<Item = Result<Row, FileError>> + Send + 'static,
         threads: usize,
     ) -> (usize, bool) {
-        let mut chunks = tokenizers(rows, 0, &Arc::new(Nothing), threads);
+        let mut chunks = tokenizers(rows, 0, &Arc::new(Nothing), threads).unwrap();
         let mut before = 0;
         loop {
             match chunks.next(&AtomicBool::new(false)) {
