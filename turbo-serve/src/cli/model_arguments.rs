@@ -236,8 +236,7 @@ impl ModelArguments {
                         folder.display()
                     );
                 }
-                let last = folder.canonicalize().unwrap_or_else(|_| folder.clone());
-                let name = last.file_name().unwrap_or(last.as_os_str()).to_string_lossy().into_owned();
+                let name = name_of(&folder);
                 Ok(LocalModel { folder, name, sha: None })
             }
             Place::Hub(name) => self.fetched(&name, dense_path.map(module_of).transpose()?, warn),
@@ -266,6 +265,14 @@ impl ModelArguments {
     }
 }
 
+/// The last part of a folder's path as it was given, where a link may have a better name than the folder it leads to;
+/// of one that has none, such as `.`, that of the folder.
+fn name_of(folder: &Path) -> String {
+    let own = || folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    let whole = if folder.file_name().is_some() { folder.to_owned() } else { own() };
+    whole.file_name().unwrap_or(whole.as_os_str()).to_string_lossy().into_owned()
+}
+
 /// The folder of a module as the Hub names it.
 fn module_of(dense_path: &Path) -> Result<&str> {
     let is_below = dense_path.components().all(|part| matches!(part, Component::Normal(_)));
@@ -290,6 +297,35 @@ mod tests {
                 module_of(Path::new(path)).unwrap_err().to_string().contains("below the model's"),
                 "{path:?}"
             );
+        }
+    }
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        model: ModelArguments,
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_has_the_name_it_was_asked_for_by() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::create_dir(path("snapshot-17")).unwrap();
+        std::os::unix::fs::symlink(path("snapshot-17"), path("current")).unwrap();
+        for (asked, expected) in [
+            ("snapshot-17", "snapshot-17"),
+            ("current", "current"),
+            ("current/", "current"),
+            ("current/.", "current"),
+            ("current/../snapshot-17/.", "snapshot-17"),
+            ("current/x/..", "snapshot-17"),
+        ] {
+            std::fs::create_dir_all(path("snapshot-17/x")).unwrap();
+            let asked = path(asked);
+            let arguments: Command =
+                clap::Parser::parse_from(["turbo", "--model-id", asked.to_str().unwrap()]);
+            assert_eq!(arguments.model.local().unwrap().name, expected, "{}", asked.display());
         }
     }
 
