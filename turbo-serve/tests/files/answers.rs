@@ -446,6 +446,17 @@ fn an_output_that_is_there_is_told_before_the_model_is_looked_for() {
 }
 
 #[test]
+fn poolings_of_sparse_vectors_are_not_offered() {
+    let help = run(turbo("embed", &model("tiny-sentence"), &["--help"])).1;
+    assert!(help.contains("last-token") && !help.contains("splade"), "{help}");
+    let mut command = turbo("embed", &model("tiny-sentence"), &["--quiet"]);
+    command.env("POOLING", "splade");
+    let (code, _, said) = run(command);
+    assert!(code == Some(1) && said.contains("this command writes dense vectors"), "{said}");
+    assert!(said.contains("the variable POOLING"), "{said}");
+}
+
+#[test]
 fn ranking_lines_needs_a_query() {
     let (code, _, said) = run_with_input(turbo("rerank", &model("tiny-cross-encoder"), &[]), b"a cat\n");
     assert_eq!(code, Some(1));

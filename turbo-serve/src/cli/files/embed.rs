@@ -3,7 +3,7 @@
 use std::{num::NonZeroUsize, process::ExitCode};
 
 use anyhow::{Result, bail};
-use clap::{ArgAction, Args};
+use clap::{ArgAction, Args, ValueEnum, builder::PossibleValue};
 use turbo_models::{Task, TextTokenizer, Truncation, l2_normalize};
 use turbo_serve::files::{
     pipeline::{self, Prepared},
@@ -42,7 +42,7 @@ pub(in crate::cli) struct Arguments {
     ///
     /// By default as the model folder says.
     #[arg(long, env, value_enum, help_heading = "Model")]
-    pooling: Option<PoolingArgument>,
+    pooling: Option<DensePooling>,
     /// Whether vectors are divided by their length
     ///
     /// By default as the model folder says.
@@ -64,14 +64,31 @@ pub(in crate::cli) struct Arguments {
     prompt_name: Option<String>,
 }
 
+/// A pooling that makes dense vectors. The other one is not listed, and read to be refused in words that help.
+#[derive(Clone, Copy)]
+struct DensePooling(PoolingArgument);
+
+impl ValueEnum for DensePooling {
+    fn value_variants<'a>() -> &'a [Self] {
+        use PoolingArgument::{Cls, LastToken, Max, Mean, Splade};
+        &[Self(Cls), Self(Mean), Self(LastToken), Self(Max), Self(Splade)]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let is_sparse = matches!(self.0, PoolingArgument::Splade);
+        self.0.to_possible_value().map(|value| value.hide(is_sparse))
+    }
+}
+
 /// Embeds as the arguments say.
 ///
 /// # Errors
 /// No such file or model, a model that cannot do it, an output that cannot be written.
 pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    if let Some(PoolingArgument::Splade) = arguments.pooling {
+    if let Some(DensePooling(PoolingArgument::Splade)) = arguments.pooling {
         bail!(
-            "--pooling splade: this command writes dense vectors; sparse ones are POST /embed_sparse of turbo serve"
+            "--pooling splade: this command writes dense vectors; sparse ones are POST /embed_sparse of turbo serve \
+             (without the flag the variable POOLING counts)"
         );
     }
     let columns = [arguments.files.only_column("--column", arguments.column.as_ref(), "text")?];
@@ -102,7 +119,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
 impl Arguments {
     fn task(&self, model: &OpenModel) -> Result<Task> {
         let of_folder = || model.checkpoint.pooling().map(Task::from).or(model.checkpoint.task());
-        match self.pooling.map(Task::from).or_else(of_folder) {
+        match self.pooling.map(|DensePooling(pooling)| pooling.into()).or_else(of_folder) {
             Some(task @ Task::Embedding { .. }) => Ok(task),
             Some(Task::SparseEmbedding) => {
                 bail!(
