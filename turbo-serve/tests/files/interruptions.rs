@@ -86,7 +86,9 @@ fn an_interrupted_run_goes_on_to_the_same_bytes() {
         assert!(said.contains("is unfinished: pass --resume to go on with it, or --overwrite"), "{said}");
         let (code, _, said) = files.run(&parts, &["--resume", "--pooling=cls"]);
         assert_eq!(code, Some(1));
-        assert!(said.contains("was begun with --pooling"), "{said}");
+        assert!(said.contains("was begun with --pooling mean, not cls: go on"), "{said}");
+        let (code, _, said) = files.run(&parts, &["--resume", "--prompt=q"]);
+        assert!(code == Some(1) && said.contains("was begun with --prompt \"\", not q: go on"), "{said}");
 
         let (code, _, said) = files.run(&parts, &["--resume"]);
         assert_eq!(code, Some(0), "{said}");

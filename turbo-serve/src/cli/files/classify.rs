@@ -68,7 +68,7 @@ pub(in crate::cli) struct Arguments {
     aggregation: Option<AggregationArgument>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, ValueEnum)]
 enum AggregationArgument {
     /// Not at all: an entity per token
     None,
@@ -143,7 +143,8 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
                 bail!("{flag}: {} labels tokens, expected a model that labels whole texts", model.shown());
             }
             let aggregation = arguments.aggregation.unwrap_or(AggregationArgument::First);
-            description.insert("--aggregation".into(), format!("{aggregation:?}"));
+            let word = aggregation.to_possible_value().map(|value| value.get_name().to_owned());
+            description.insert("--aggregation".into(), word.unwrap_or_default());
             let mut compiled = model.compile(&arguments.model, &arguments.files.packed_cache, task)?;
             drop(model);
             let job = Tag { tokenizer, truncation, labels, aggregation: aggregation.into() };

@@ -103,7 +103,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut description = arguments.files.job("embed", &columns, &rows)?;
     model.describe(&arguments.model, &mut description);
     let choices = [
-        ("--pooling", format!("{task:?}")),
+        ("--pooling", word(task)),
         ("--normalize", normalize.to_string()),
         ("--dimensions", dimensions.to_string()),
         ("--prompt", prompt.clone()),
@@ -114,6 +114,14 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
     drop(model);
     let kind = Kind::Embedding { dimensions };
     arguments.files.run(Work { rows, job, compute: &mut compiled, kind, description, best: None })
+}
+
+/// The value of `--pooling` for what is computed.
+fn word(task: Task) -> String {
+    let pooling = PoolingArgument::value_variants().iter().find(|pooling| Task::from(**pooling) == task);
+    pooling
+        .and_then(ValueEnum::to_possible_value)
+        .map_or_else(|| task.to_string(), |value| value.get_name().to_owned())
 }
 
 impl Arguments {

@@ -137,16 +137,38 @@ pub(super) fn mark_of(file: &str) -> Result<Option<Mark>, FileError> {
 /// # Errors
 /// [`FileError::Differs`].
 pub(super) fn check(file: &str, was: &Job, is: &Job) -> Result<(), FileError> {
-    let value = |job: &Job, field, none: &str| job.get(field).cloned().unwrap_or_else(|| none.to_owned());
-    match was.keys().chain(is.keys()).find(|field| was.get(*field) != is.get(*field)) {
+    let differs = |field: &&String| match (was.get(*field), is.get(*field)) {
+        (Some(was), Some(is)) => !says_the_same(field, was, is),
+        (was, is) => was != is,
+    };
+    match was.keys().chain(is.keys()).find(differs) {
         None => Ok(()),
         Some(field) => Err(FileError::Differs {
             file: file.to_owned(),
             field: field.clone(),
             // An earlier version may not have recorded it.
-            was: value(was, field, "(not recorded)"),
-            is: value(is, field, "(none)"),
+            was: shown(was, field, "(not recorded)"),
+            is: shown(is, field, "(none)"),
         }),
+    }
+}
+
+/// Whether two values of a field mean the same. Earlier versions recorded two flags in the words of the code, as
+/// `Embedding { pooling: LastToken }` for `last-token`.
+fn says_the_same(field: &str, was: &str, is: &str) -> bool {
+    let word = was.strip_prefix("Embedding { pooling: ").and_then(|rest| rest.strip_suffix(" }"));
+    let is_word = ["--pooling", "--aggregation"].contains(&field);
+    was == is || is_word && word.unwrap_or(was).eq_ignore_ascii_case(&is.replace('-', ""))
+}
+
+/// The value of a field as a message has it, or `none`; two flags are recorded only where they were given.
+fn shown(job: &Job, field: &str, none: &str) -> String {
+    match (job.get(field), field) {
+        (Some(value), _) if value.is_empty() || value.trim() != value => format!("{value:?}"),
+        (Some(value), _) => value.clone(),
+        (None, "--quotes") => "true".to_owned(),
+        (None, "--instruction") => "(none)".to_owned(),
+        (None, _) => none.to_owned(),
     }
 }
 
@@ -205,10 +227,23 @@ mod tests {
             (&[text, words][..], &[jsonl, words][..], "--input-format text, not jsonl"),
             (&[words], &[text, words], "--input-format (not recorded), not text"),
             (&[text, words], &[text], "the model's vocab.txt (8 bytes), not (none)"),
+            (&[], &[("--quotes", "false")], "--quotes true, not false"),
+            (&[("--quotes", "false")], &[], "--quotes false, not true"),
+            (&[], &[("--instruction", "be good")], "--instruction (none), not be good"),
+            (&[("--prompt", "")], &[("--prompt", "query: ")], "--prompt \"\", not \"query: \""),
+            (&[("--pooling", "mean")], &[("--pooling", "max")], "--pooling mean, not max"),
         ] {
             let error = check("f", &job(was), &job(is)).unwrap_err().to_string();
             assert_eq!(error, format!("f was begun with {said}: go on with the same, or pass --overwrite"));
         }
         assert!(check("f", &job(&[text, words]), &job(&[words, text])).is_ok());
+        for (field, was, is) in [
+            ("--pooling", "Embedding { pooling: LastToken }", "last-token"),
+            ("--pooling", "Embedding { pooling: Mean }", "mean"),
+            ("--aggregation", "First", "first"),
+        ] {
+            assert!(check("f", &job(&[(field, was)]), &job(&[(field, is)])).is_ok(), "{was}");
+        }
+        assert!(check("f", &job(&[("--prompt", "Q")]), &job(&[("--prompt", "q")])).is_err());
     }
 }
