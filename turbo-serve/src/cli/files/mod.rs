@@ -96,13 +96,13 @@ pub(super) struct FileArguments {
     /// Format of the input, where its name does not tell
     #[arg(long, value_enum, help_heading = "Files")]
     input_format: Option<InputArgument>,
-    /// Whether quotes enclose values of CSV and TSV
+    /// Whether quotes enclose values of CSV and TSV, by default `true`
     ///
     /// A quote at the beginning of a value encloses it up to the next quote, also over line ends. With `false` a quote is
     /// a character like any other, as in tables that were written without quoting.
-    #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, default_missing_value = "true",
-          action = ArgAction::Set, help_heading = "Files")]
-    quotes: bool,
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set,
+          help_heading = "Files")]
+    quotes: Option<bool>,
     /// Format of the output, where its name does not tell
     #[arg(long, value_enum, help_heading = "Files")]
     format: Option<OutputArgument>,
@@ -181,7 +181,7 @@ impl FileArguments {
     }
 
     fn input_format(&self) -> Result<InputFormat, FileError> {
-        let quotes = if self.quotes { Quotes::Around } else { Quotes::Text };
+        let quotes = if self.quotes == Some(false) { Quotes::Text } else { Quotes::Around };
         Ok(match self.input_format {
             None => InputFormat::of(&self.input, "--input-format")?.with_quotes(quotes),
             Some(InputArgument::Text) => InputFormat::Lines,
@@ -190,6 +190,18 @@ impl FileArguments {
             Some(InputArgument::Tsv) => InputFormat::Tsv(quotes),
             Some(InputArgument::Parquet) => InputFormat::Parquet,
         })
+    }
+
+    /// # Errors
+    /// `--quotes` for an input that has none.
+    fn check_quotes(&self) -> Result<()> {
+        match (self.quotes, self.input_format()?) {
+            (None, _) | (_, InputFormat::Csv(_) | InputFormat::Tsv(_)) => Ok(()),
+            (Some(quotes), other) => bail!(
+                "--quotes {quotes}: only CSV and TSV have quotes, the input is {}: leave it out, or pass --input-format",
+                other.name()
+            ),
+        }
     }
 
     fn is_lines(&self) -> Result<bool, FileError> {
@@ -242,6 +254,7 @@ impl FileArguments {
     fn open(&self, columns: &[String], best: Option<usize>) -> Result<Rows> {
         // What is wrong with the output is told as soon.
         let format = self.output_format()?;
+        self.check_quotes()?;
         paths::check_apart(&self.input, &self.output)?;
         if self.resume && self.is_from_standard_input() {
             bail!(
@@ -270,7 +283,7 @@ impl FileArguments {
         ]);
         // Only where it counts, so that what was begun before there was a choice can go on.
         if matches!(self.input_format()?, InputFormat::Csv(Quotes::Text) | InputFormat::Tsv(Quotes::Text)) {
-            job.extend([field("--quotes", self.quotes.to_string())]);
+            job.extend([field("--quotes", false.to_string())]);
         }
         job.extend(rows.file.iter().flat_map(paths::input_state));
         Ok(job)
@@ -451,7 +464,31 @@ mod tests {
         assert_eq!(format(&["in.tsv", "-", "--quotes=false"]), InputFormat::Tsv(Quotes::Text));
         let said = ["-", "-", "--input-format=csv", "--quotes=false"];
         assert_eq!(format(&said), InputFormat::Csv(Quotes::Text));
-        assert_eq!(format(&["in.txt", "-", "--quotes=false"]), InputFormat::Lines);
+        for (arguments, is) in [
+            (
+                &["in.jsonl", "-", "--quotes=false"][..],
+                "--quotes false: only CSV and TSV have quotes, the input is jsonl",
+            ),
+            (
+                &["in.parquet", "-", "--quotes"],
+                "--quotes true: only CSV and TSV have quotes, the input is parquet",
+            ),
+            (
+                &["-", "-", "--quotes=false"],
+                "--quotes false: only CSV and TSV have quotes, the input is text",
+            ),
+        ] {
+            let said = files(arguments).open(&["text".to_owned()], None).err().unwrap().to_string();
+            assert!(said.starts_with(is) && said.contains("--input-format"), "{said}");
+        }
+    }
+
+    #[test]
+    fn tokenization_workers_are_bounded_as_those_of_a_server() {
+        let parsed = |workers: &str| Command::try_parse_from(["turbo", "--tokenization-workers", workers]);
+        assert!(parsed("1024").is_ok());
+        let said = parsed("1025").err().unwrap().to_string();
+        assert!(said.contains("expected at most 1024"), "{said}");
     }
 
     #[test]
