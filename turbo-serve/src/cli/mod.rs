@@ -2,9 +2,9 @@
 //!
 //! | exit code | means |
 //! |---|---|
-//! | 0 | done; for `serve`: told to stop, and all accepted requests were answered |
-//! | 1 | it failed; one line on standard error says why |
-//! | 2 | the arguments make no sense |
+//! | 0 | done, or who reads standard output has left; for `serve`: told to stop, and all accepted requests were answered |
+//! | 1 | it failed, also where flags do not suit the files or the model; one line on standard error says why |
+//! | 2 | the command line was not understood: an unknown flag, a wrong value, or two flags that exclude each other |
 //! | 3 | `embed`, `classify`, `rerank`: some rows of the input have no answer; the first were told on standard error |
 //! | 130 | the same three: interrupted; what was written is sound and can be gone on with |
 

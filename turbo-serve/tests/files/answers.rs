@@ -343,7 +343,9 @@ fn the_help_says_what_happens_to_bad_rows() {
         let mut turbo = std::process::Command::new(env!("CARGO_BIN_EXE_turbo"));
         let help = turbo.args([command, "--help"]).output().unwrap().stdout;
         let help = String::from_utf8(help).unwrap();
-        for said in ["Examples:", "--resume", "NaN", "Exit codes:", "--column", "HF_TOKEN"] {
+        for said in
+            ["Examples:", "--resume", "NaN", "Exit codes:", "| head", "16 MiB", "--column", "HF_TOKEN"]
+        {
             assert!(help.contains(said), "{command}: {said} is not in\n{help}");
         }
     }

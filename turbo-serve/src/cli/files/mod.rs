@@ -58,6 +58,7 @@ Formats of the input, by the end of its name:
   .csv .tsv        names in the first line; --quotes false where quotes enclose nothing
   .parquet         snappy, gzip, lz4 or no compression
   -                standard input, lines of text unless --input-format says otherwise
+A longer line than 16 MiB has no answer, and a longer record of CSV or TSV ends the run.
 
 Formats of the output:
   .jsonl           an object per line: {\"index\":0,…}, and {\"index\":7,\"error\":\"…\"} for a row
@@ -80,8 +81,10 @@ is refused. Else a complete output is left as it is, and what it was made with i
 --query --top-k) cannot be resumed, nor can what is read from standard input or written to
 standard output; whether a pipe with a name is the same is yours to know.
 
-Exit codes: 0 every row has its answer, or the output was complete before; 1 it failed; 2 the
-arguments make no sense; 3 some rows have no answer; 130 it was interrupted.";
+Exit codes: 0 every row has its answer, or the output was complete before, or the reader of
+standard output wants no more (| head); 1 it failed, also where flags do not suit the files or the
+model; 2 the command line was not understood: an unknown flag, a wrong value, or two flags that
+exclude each other; 3 some rows have no answer; 130 it was interrupted.";
 
 /// Which files, and how they are worked through.
 #[derive(Args)]
