@@ -1,6 +1,9 @@
 //! From the argument `--model-id` to a folder, or to a name on the Hub.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Result, bail};
 use turbo_serve::hub;
@@ -15,6 +18,15 @@ pub(super) enum Place {
     Folder(PathBuf),
     /// On the Hub, by this name.
     Hub(String),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folder(folder) => write!(f, "{}", folder.display()),
+            Self::Hub(name) => write!(f, "the Hub: {name}"),
+        }
+    }
 }
 
 /// The place of `model_id`: a path from the folder `base`, a short name that stands for a folder in `models`, or a name

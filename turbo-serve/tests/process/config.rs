@@ -216,10 +216,31 @@ fn mistakes_are_told_before_anything_is_loaded() {
     }
     let sound = written(&two());
     let (code, output) = run(&["check-config", &self::file(&sound)]);
-    assert_eq!(
-        (code, output.trim_end()),
-        (Some(0), &*format!("{}: sound: embedder (1, 2), labels (1)", self::file(&sound)),)
+    assert_eq!(code, Some(0), "{output}");
+    let expected = format!("{}: sound: embedder (1 from ", self::file(&sound));
+    assert!(output.starts_with(&expected) && output.contains("), labels (1 from "), "{output}");
+    assert!(!output.contains("Hub"), "{output}");
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_not_silently_one_of_the_hub() {
+    let model = |id: &str, more: &str| format!("[[models]]\nname = 'm'\nmodel_id = '{id}'\n{more}");
+    let check = |text: &str| {
+        let folder = written(text);
+        fs::create_dir(folder.path().join("models")).unwrap();
+        run(&["check-config", &file(&folder)])
+    };
+    let (code, output) = check(&model("model/nope", ""));
+    assert!(code == Some(0) && output.trim_end().ends_with("m (1 from the Hub: model/nope)"), "{output}");
+    let (code, output) = check(&model("models/nope", ""));
+    assert_eq!(code, Some(1), "{output}");
+    assert!(
+        output.contains(":3: model_id: models/nope: no such folder, and there is a folder models"),
+        "{output}"
     );
+    assert!(output.contains("say its `revision`"), "{output}");
+    let (code, output) = check(&model("models/nope", "revision = 'main'\n"));
+    assert!(code == Some(0) && output.contains("from the Hub: models/nope"), "{output}");
 }
 
 /// As Compose files set them.

@@ -11,7 +11,7 @@ use crate::cli::output;
 /// Check a configuration file without starting a server
 ///
 /// Checks keys, types, values, names, folders and the files of TLS, and opens no model. Every mistake is printed with its
-/// line, and the exit code is 1; without mistakes one line says what would be served.
+/// line, and the exit code is 1; without mistakes one line says what would be served, and from where.
 #[derive(Args)]
 pub(in crate::cli) struct Arguments {
     /// The file, as `turbo serve --config` takes it
@@ -25,10 +25,7 @@ pub(in crate::cli) struct Arguments {
 /// What is wrong with it.
 pub(in crate::cli) fn run(arguments: &Arguments, serve: &Command) -> Result<()> {
     let config = Config::alone(&arguments.file, serve)?;
-    let model = |model: &super::ModelConfig| {
-        let versions = model.versions.names().unwrap_or_default().join(", ");
-        format!("{} ({versions})", model.name.value)
-    };
+    let model = |model: &super::ModelConfig| format!("{} ({})", model.name.value, model.versions);
     let ensembles = config.ensembles.iter().map(|ensemble| format!("{} (ensemble)", ensemble.name.value));
     let models: Vec<String> = config.models.iter().map(model).chain(ensembles).collect();
     output::line(&format!("{}: sound: {}", arguments.file.display(), models.join(", ")))

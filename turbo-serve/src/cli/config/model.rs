@@ -3,11 +3,15 @@
 use std::{
     collections::BTreeSet,
     ffi::OsString,
+    fmt,
     path::{Path, PathBuf},
 };
 
 use toml::de::DeValue;
-use turbo_serve::models::{Alias, LoadWhen};
+use turbo_serve::{
+    hub::MAIN,
+    models::{Alias, LoadWhen},
+};
 
 use super::{
     document::{At, Section},
@@ -241,6 +245,21 @@ impl Versions {
     }
 }
 
+/// Their names, and where they come from.
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listed(versions) => {
+                let shown = |version: &Version| format!("{} from {}", version.name, version.place);
+                f.write_str(&versions.iter().map(shown).collect::<Vec<_>>().join(", "))
+            }
+            Self::In(folder) => {
+                write!(f, "{} from {}", self.names().unwrap_or_default().join(", "), folder.display())
+            }
+        }
+    }
+}
+
 /// No model's name: KServe's path of its metadata is that of the statistics of all models.
 const STATS: &str = "stats";
 
@@ -306,6 +325,20 @@ fn there(model_id: &str, base: &Path, models: &Path, revision: Option<&str>) -> 
         Ok(Place::Folder(folder)) if !folder.join(CONFIG).is_file() => {
             Err(format!("{}: no {CONFIG} in it, expected a model folder", folder.display()))
         }
+        Ok(Place::Hub(name)) => match folder_of_owner(&name, base) {
+            Some(owner) if revision.is_none() => Err(format!(
+                "{name}: no such folder, and there is a folder {owner} beside the file: if the Hub's is meant, say its \
+                 `revision`, such as `{MAIN}`"
+            )),
+            _ => Ok(Place::Hub(name)),
+        },
         Ok(place) => Ok(place),
     }
+}
+
+/// The first part of a name on the Hub, where that is a folder in `base`: then the whole is more likely a path with a
+/// mistake in it.
+fn folder_of_owner<'a>(name: &'a str, base: &Path) -> Option<&'a str> {
+    let (owner, _) = name.split_once('/')?;
+    base.join(owner).is_dir().then_some(owner)
 }
