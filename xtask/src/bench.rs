@@ -18,7 +18,7 @@ use crate::workspace::Workspace;
 ///
 /// `cargo xtask bench -- --help` lists the figures and what can be set. `cargo xtask bench cpu` compares with ONNX
 /// Runtime, OpenVINO, CTranslate2, PyTorch and oneDNN (35 minutes on an idle machine; the first time it installs them), `cargo
-/// xtask bench serve` has the server under load, beside two of them (an hour).
+/// xtask bench serve` has the server under load, beside two of them (over an hour).
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The figure and its flags, passed to turbo-bench
