@@ -62,7 +62,7 @@ const HEADS: &[Head] = &[
             Step::Words(Words {
                 table: heads::WORD_TABLE,
                 matrix: "predictions.decoder",
-                bias: &["predictions.bias", "predictions.decoder.bias"],
+                bias: &["predictions.decoder.bias", "predictions.bias"],
                 has_bias: HasBias::Always,
             }),
         ],

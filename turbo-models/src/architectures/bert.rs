@@ -45,7 +45,7 @@ pub(super) const HEADS: &[Head] = &[
             Step::Words(Words {
                 table: heads::WORD_TABLE,
                 matrix: "cls.predictions.decoder",
-                bias: &["cls.predictions.bias", "cls.predictions.decoder.bias"],
+                bias: &["cls.predictions.decoder.bias", "cls.predictions.bias"],
                 has_bias: HasBias::Always,
             }),
         ],

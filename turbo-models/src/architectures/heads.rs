@@ -63,7 +63,8 @@ pub(crate) struct Words {
     pub(crate) table: &'static str,
     /// The matrix of a model that has one of its own.
     pub(crate) matrix: &'static str,
-    /// The bias; files from different times name it differently, and the first is meant where none is there.
+    /// The bias; files from different times name it differently. The first that is there counts: that of the matrix, where
+    /// a file has both. The last is meant where none is there.
     pub(crate) bias: &'static [&'static str],
     /// Whether it has one.
     pub(crate) has_bias: HasBias,
@@ -185,9 +186,14 @@ fn words(
     if words.has_bias.of(config)? == Bias::Without {
         return Ok(logits);
     }
-    let bias = words.bias.iter().find(|name| drawing.has(name)).unwrap_or(&words.bias[0]);
-    let bias = drawing.weight(bias, &[rows])?;
-    Ok(drawing.graph.add_bias(logits, bias)?)
+    let is_there = |name: &&&str| drawing.has(name);
+    match words.bias.iter().find(is_there).or(words.bias.last()) {
+        None => Ok(logits),
+        Some(bias) => {
+            let bias = drawing.weight(bias, &[rows])?;
+            Ok(drawing.graph.add_bias(logits, bias)?)
+        }
+    }
 }
 
 impl Width {

@@ -59,7 +59,7 @@ pub(super) const HEADS: &[Head] = &[
             Step::Words(Words {
                 table: heads::WORD_TABLE,
                 matrix: "lm_head.decoder",
-                bias: &["lm_head.bias", "lm_head.decoder.bias"],
+                bias: &["lm_head.decoder.bias", "lm_head.bias"],
                 has_bias: HasBias::Always,
             }),
         ],

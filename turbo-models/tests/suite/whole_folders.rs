@@ -1,8 +1,11 @@
 //! Folders as their libraries publish them, from text to what their task gives, against the reference in float64.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
-use safetensors::tensor::{Dtype, TensorView, serialize};
+use safetensors::{
+    SafeTensors,
+    tensor::{Dtype, TensorView, serialize},
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -775,5 +778,38 @@ fn a_matrix_of_their_own_counts_where_the_file_has_one() {
     for tied in [true, false] {
         set(&folder.path().join("config.json"), "tie_word_embeddings", json!(tied));
         assert_eq!(word_logits(folder.path()), logits, "{tied}");
+    }
+}
+
+/// Changes the tensors of the file `weights`.
+fn change(weights: &Path, change: impl FnOnce(&mut BTreeMap<String, TensorView<'_>>)) {
+    let bytes = fs::read(weights).unwrap();
+    let mut tensors = SafeTensors::deserialize(&bytes).unwrap().tensors().into_iter().collect();
+    change(&mut tensors);
+    fs::write(weights, serialize(tensors, None).unwrap()).unwrap();
+}
+
+/// Later versions of the reference write both where they are not shared, and compute with that of the matrix.
+#[test]
+fn of_two_biases_of_words_that_of_the_matrix_counts() {
+    for (fixture, head) in [
+        ("bert-mlm", "cls.predictions"),
+        ("jina-mlm", "cls.predictions"),
+        ("roberta-mlm", "lm_head"),
+        ("camembert-mlm", "lm_head"),
+        ("mpnet-mlm", "lm_head"),
+        ("albert-mlm", "predictions"),
+    ] {
+        let [bias, of_matrix] = [format!("{head}.bias"), format!("{head}.decoder.bias")];
+        let (expected, folder) = (copy(fixture), copy(fixture));
+        negate(&expected.path().join("model.safetensors"), &bias);
+        let expected = word_logits(expected.path());
+        assert_ne!(expected, word_logits(folder.path()), "{fixture}");
+        let weights = folder.path().join("model.safetensors");
+        change(&weights, |tensors| drop(tensors.insert(of_matrix.clone(), tensors[&bias].clone())));
+        negate(&weights, &of_matrix);
+        assert_eq!(word_logits(folder.path()), expected, "{fixture}");
+        change(&weights, |tensors| drop(tensors.remove(&bias)));
+        assert_eq!(word_logits(folder.path()), expected, "{fixture}, that of the matrix alone");
     }
 }
