@@ -22,10 +22,7 @@ const THETA: Setting<f64> = Setting::Field("rope_theta", 10_000.0);
 const THETA_OF_LIBRARY: Setting<f64> = Setting::Field("rope_theta", 160_000.0);
 
 pub(super) const GTE: Architecture = Architecture {
-    names: &[
-        Name { model_type: "new", class_prefix: "New" },
-        Name { model_type: "gte", class_prefix: "Gte" },
-    ],
+    names: &[Name { model_type: "new", class_prefix: "New" }],
     // transformers 5 writes "new." before all names, those of a head and those that begin with "gte." among them
     tensor_prefixes: &["new.", "gte."],
     fields: ConfigFields {
@@ -41,39 +38,55 @@ pub(super) const GTE: Architecture = Architecture {
         ..bert::FIELDS
     },
     activations: ActivationRange::WithinF16,
-    heads: &[
-        // newer files have a pooler before the classifier
-        Head {
-            task: Task::SequenceClassification,
-            steps: &[
-                Step::Pool(Pooling::Cls),
-                Step::Linear("pooler.dense", Width::Hidden, HasBias::Always),
-                Step::Activate(Activation::Tanh),
-                Step::Linear("classifier", Width::Labels, HasBias::Always),
-            ],
-        },
-        Head {
-            task: Task::SequenceClassification,
-            steps: &[Step::Pool(Pooling::Cls), Step::Linear("classifier", Width::Labels, HasBias::Always)],
-        },
-        heads::TOKEN_CLASSIFIER,
-        Head {
-            task: Task::MaskedLm,
-            steps: &[
-                Step::Linear("lm_head.dense", Width::Hidden, HasBias::Always),
-                Step::HiddenAct,
-                Step::Norm("lm_head.norm", HasBias::Always),
-                Step::Words(Words {
-                    table: heads::WORD_TABLE,
-                    matrix: "lm_head.decoder",
-                    bias: &["lm_head.decoder.bias"],
-                    has_bias: HasBias::Always,
-                }),
-            ],
-        },
-    ],
+    heads: HEADS,
     draw,
 };
+
+/// The same as the transformers library's own class has it: another activation of the words, another base of positions
+/// where the file says none.
+pub(super) const GTE_OF_LIBRARY: Architecture = Architecture {
+    names: &[Name { model_type: "gte", class_prefix: "Gte" }],
+    heads: HEADS_OF_LIBRARY,
+    ..GTE
+};
+
+const HEADS: &[Head] = &[
+    POOLED_CLASSIFIER,
+    CLASSIFIER,
+    heads::TOKEN_CLASSIFIER,
+    Head { task: Task::MaskedLm, steps: &[DENSE, Step::HiddenAct, NORM, WORDS] },
+];
+
+const HEADS_OF_LIBRARY: &[Head] = &[
+    POOLED_CLASSIFIER,
+    CLASSIFIER,
+    heads::TOKEN_CLASSIFIER,
+    Head { task: Task::MaskedLm, steps: &[DENSE, Step::Activate(Activation::GeluErf), NORM, WORDS] },
+];
+
+/// Newer files have a pooler before the classifier.
+const POOLED_CLASSIFIER: Head = Head {
+    task: Task::SequenceClassification,
+    steps: &[
+        Step::Pool(Pooling::Cls),
+        Step::Linear("pooler.dense", Width::Hidden, HasBias::Always),
+        Step::Activate(Activation::Tanh),
+        Step::Linear("classifier", Width::Labels, HasBias::Always),
+    ],
+};
+const CLASSIFIER: Head = Head {
+    task: Task::SequenceClassification,
+    steps: &[Step::Pool(Pooling::Cls), Step::Linear("classifier", Width::Labels, HasBias::Always)],
+};
+
+const DENSE: Step = Step::Linear("lm_head.dense", Width::Hidden, HasBias::Always);
+const NORM: Step = Step::Norm("lm_head.norm", HasBias::Always);
+const WORDS: Step = Step::Words(Words {
+    table: heads::WORD_TABLE,
+    matrix: "lm_head.decoder",
+    bias: &["lm_head.decoder.bias"],
+    has_bias: HasBias::Always,
+});
 
 fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
     let (hidden, table) = (config.hidden_size, positions(drawing, config)?);

@@ -57,6 +57,7 @@ pub(crate) const ALL: &[Architecture] = &[
     modernbert::MODERNBERT,
     nomic::NOMIC,
     gte::GTE,
+    gte::GTE_OF_LIBRARY,
     qwen3::QWEN3,
     qwen3::PPLX,
     qwen2::QWEN2,

@@ -660,6 +660,25 @@ fn gte_by_its_own_name() {
     opens();
 }
 
+/// The reference's own class activates the words by GELU, whatever the layers have; the models' own code as the layers.
+/// What is expected of "gte" are the first logits from the reference in float64.
+#[test]
+fn gte_s_words_are_activated_otherwise_under_each_name() {
+    const EXPECTED: [f32; 6] = [-0.622_884_8, 2.362_23, -0.976_795_73, -1.955_075_9, 1.121_784_4, 3.172_685];
+    let folder = copy("gte-mlm");
+    let config = folder.path().join("config.json");
+    let logits = |model_type: &str| {
+        set(&config, "model_type", json!(model_type));
+        word_logits(folder.path())
+    };
+    assert_eq!(logits("gte"), logits("new"), "the layers have GELU, too");
+    set(&config, "rope_scaling", Value::Null);
+    set(&config, "hidden_act", json!("relu"));
+    let (gte, new) = (logits("gte"), logits("new"));
+    assert!(max_difference(&gte[..EXPECTED.len()], &EXPECTED) < 1e-4, "{gte:?}");
+    assert!(max_difference(&new, &gte) > 1e-2, "{new:?}");
+}
+
 /// The class names a head that the file does not have: vectors can be had, logits cannot.
 #[test]
 fn a_missing_head_is_one_line_where_it_is_wanted() {
