@@ -34,12 +34,19 @@ pub(crate) struct Drawing<'a> {
     /// For the operators that are used as they are.
     pub(crate) graph: GraphBuilder,
     weights: &'a Weights,
+    /// A weight that the folder lacks, and which of the folder's is read for it.
+    stand_in: Option<(String, String)>,
 }
 
 impl<'a> Drawing<'a> {
     /// An empty graph called `name`.
     pub(crate) fn new(name: &str, weights: &'a Weights) -> Self {
-        Self { graph: GraphBuilder::new(name), weights }
+        Self { graph: GraphBuilder::new(name), weights, stand_in: None }
+    }
+
+    /// Has the published weight `other` be read wherever the weight `name` is drawn.
+    pub(crate) fn read_for(&mut self, name: String, other: String) {
+        self.stand_in = Some((name, other));
     }
 
     /// Whether the folder has a tensor of this name.
@@ -49,6 +56,8 @@ impl<'a> Drawing<'a> {
 
     /// The published weight `name` with `shape`.
     pub(crate) fn weight(&mut self, name: &str, shape: &[usize]) -> Result<ValueId, ModelError> {
+        let stand_in = self.stand_in.as_ref().filter(|(missing, _)| missing == name);
+        let name = stand_in.map_or(name, |(_, other)| other);
         self.weights.check(name, shape)?;
         Ok(self.graph.weight(name, shape))
     }

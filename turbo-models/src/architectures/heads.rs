@@ -196,6 +196,25 @@ fn words(
     }
 }
 
+/// Has the matrix of the words be read for the table of the embeddings where the file lacks that and the two are one: of
+/// what is shared a file may keep either name.
+pub(super) fn stand_in_for_table(
+    heads: &[Head],
+    drawing: &mut Drawing<'_>,
+    config: &ModelConfig,
+) -> Result<(), ModelError> {
+    let words = heads.iter().flat_map(|head| head.steps).find_map(|step| match step {
+        Step::Words(words) => Some(words),
+        _ => None,
+    });
+    let Some(words) = words else { return Ok(()) };
+    let [table, matrix] = [words.table, words.matrix].map(|name| format!("{name}.weight"));
+    if !drawing.has(&table) && drawing.has(&matrix) && config.read(TIED)? {
+        drawing.read_for(table, matrix);
+    }
+    Ok(())
+}
+
 impl Width {
     fn columns(&self, config: &ModelConfig) -> Result<usize, ModelError> {
         Ok(match self {

@@ -117,6 +117,7 @@ impl Architecture {
         outputs: Outputs,
     ) -> Result<Graph, ModelError> {
         let mut drawing = Drawing::new(&config.model_type, weights);
+        heads::stand_in_for_table(self.heads, &mut drawing, config)?;
         let hidden = (self.draw)(&mut drawing, config)?;
         drawing.graph.layer(None);
         let result = match (task, modules.score) {

@@ -832,3 +832,32 @@ fn of_two_biases_of_words_that_of_the_matrix_counts() {
         assert_eq!(word_logits(folder.path()), expected, "{fixture}, that of the matrix alone");
     }
 }
+
+/// Files that keep one name of what is shared may keep the head's: `save_model` of the library safetensors does.
+#[test]
+fn the_matrix_of_the_words_stands_for_a_table_that_the_file_lacks() {
+    for (fixture, table, matrix) in [
+        ("bert-mlm", "bert.embeddings.word_embeddings", "cls.predictions.decoder"),
+        ("roberta-mlm", "roberta.embeddings.word_embeddings", "lm_head.decoder"),
+        ("albert-mlm", "albert.embeddings.word_embeddings", "predictions.decoder"),
+        ("distilbert-mlm", "distilbert.embeddings.word_embeddings", "vocab_projector"),
+        ("electra-mlm", "electra.embeddings.word_embeddings", "generator_lm_head"),
+        ("modernbert-mlm", "model.embeddings.tok_embeddings", "decoder"),
+        ("gte-mlm", "new.embeddings.word_embeddings", "lm_head.decoder"),
+    ] {
+        let [table, matrix] = [table, matrix].map(|name| format!("{name}.weight"));
+        let folder = copy(fixture);
+        change(&folder.path().join("model.safetensors"), |tensors| {
+            let words = tensors.remove(&table).unwrap();
+            tensors.insert(matrix, words);
+        });
+        assert_eq!(word_logits(folder.path()), word_logits(&data(fixture)), "{fixture}");
+        let input = Encoded { input_ids: vec![5, 6, 7], token_type_ids: Vec::new() };
+        let vector = |folder: &Path| bare_vector(folder, Pooling::Mean, &input);
+        assert_eq!(vector(folder.path()), vector(&data(fixture)), "{fixture}");
+        set(&folder.path().join("config.json"), "tie_word_embeddings", json!(false));
+        let (_, of_model) = table.split_once('.').unwrap();
+        let missing = format!("model.safetensors: tensor {of_model} is missing");
+        assert_eq!(error(folder.path()), missing, "{fixture}");
+    }
+}
