@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use turbo_graph::ValueId;
 
-use crate::{ModelConfig, ModelError, config_fields::Setting, drawing::Drawing};
+use crate::{ModelConfig, ModelError, config_fields::Setting, drawing::Drawing, error::one_line};
 
 /// Most positions of a table: no tensor bounds their number. Published models have up to 262144.
 const MOST_POSITIONS: usize = 1 << 18;
@@ -222,15 +222,34 @@ pub(super) fn stretched_table(
 struct RopeParametersByLayer {
     full_attention: Option<RopeParameters>,
     sliding_attention: Option<RopeParameters>,
+    /// What is of neither kind.
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+impl RopeParametersByLayer {
+    /// # Errors
+    /// Where the file has more in [`PARAMETERS`], as models with one kind of layers have it: nothing would heed it.
+    fn read(config: &ModelConfig) -> Result<Self, ModelError> {
+        let by_layer = config.optional::<Self>(PARAMETERS)?.unwrap_or_default();
+        match by_layer.others.keys().min() {
+            None => Ok(by_layer),
+            Some(other) => {
+                let why = format!(
+                    "has {other} outside of both kinds of layers, expected it in full_attention and sliding_attention"
+                );
+                Err(config.wrong(PARAMETERS, one_line(why)))
+            }
+        }
+    }
 }
 
 /// The speed of turning of layers that were not stretched.
 pub(super) fn theta(config: &ModelConfig, layers: Layers, setting: Setting<f64>) -> Result<f64, ModelError> {
-    let by_layer = || config.optional::<RopeParametersByLayer>(PARAMETERS).map(Option::unwrap_or_default);
     let parameters = match layers {
         Layers::All => config.optional::<RopeParameters>(PARAMETERS)?,
-        Layers::Global => by_layer()?.full_attention,
-        Layers::Local => by_layer()?.sliding_attention,
+        Layers::Global => RopeParametersByLayer::read(config)?.full_attention,
+        Layers::Local => RopeParametersByLayer::read(config)?.sliding_attention,
     };
     let parameters = parameters.unwrap_or_default();
     match parameters.is_default() {
@@ -239,12 +258,15 @@ pub(super) fn theta(config: &ModelConfig, layers: Layers, setting: Setting<f64>)
     }
 }
 
-/// Refuses models that were stretched.
+/// Refuses models that were stretched, and [`SCALING`] of one kind of layers: the reference knows it of all alone.
 pub(super) fn refuse_scaling(config: &ModelConfig) -> Result<(), ModelError> {
+    let fields = config.optional::<Map<String, Value>>(SCALING)?.unwrap_or_default();
+    if let Some((kind, _)) = fields.iter().find(|(_, value)| value.is_object()) {
+        let why = format!("has {kind}, expected rope_type \"default\" for layers of all kinds");
+        return Err(config.wrong(SCALING, one_line(why)));
+    }
     match config.optional::<RopeParameters>(SCALING)? {
-        Some(scaling) if scaling.kind() != "default" => {
-            Err(config.unsupported(SCALING, scaling.kind(), "default"))
-        }
+        Some(scaling) if !scaling.is_default() => Err(config.unsupported(SCALING, scaling.kind(), "default")),
         _ => Ok(()),
     }
 }

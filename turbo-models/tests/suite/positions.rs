@@ -190,6 +190,46 @@ fn modernbert_s_window_and_speeds_may_not_contradict_each_other() {
     Checkpoint::open(folder.path()).unwrap();
 }
 
+/// Of models with two kinds of layers: the reference reads a speed that is of neither kind in no file.
+#[test]
+fn parameters_of_no_kind_of_layers_are_refused() {
+    let kinds =
+        || json!({"full_attention": {"rope_type": "default"}, "sliding_attention": {"rope_type": "default"}});
+    let mut beside = kinds();
+    beside["rope_theta"] = json!(5.0);
+    let flat = json!({"rope_type": "default", "rope_theta": 5.0});
+    for fixture in ["modernbert-base", "gemma3-base"] {
+        let folder = copy(fixture);
+        let file = folder.path().join("config.json");
+        for (parameters, field) in [(&flat, "rope_theta"), (&beside, "rope_theta")] {
+            set(&file, "rope_parameters", parameters.clone());
+            let why = format!(
+                "rope_parameters: has {field} outside of both kinds of layers, expected it in full_attention and \
+                 sliding_attention"
+            );
+            assert_eq!(error(folder.path()), format!("config.json: {why}"), "{fixture}");
+        }
+        set(&file, "rope_parameters", kinds());
+        assert!(hidden_states(folder.path()) == hidden_states(&data(fixture)), "{fixture}");
+    }
+}
+
+/// The reference takes the one field for all layers, of whatever kind.
+#[test]
+fn scaling_of_models_with_two_kinds_of_layers_says_nothing() {
+    for fixture in ["modernbert-base", "gemma3-base"] {
+        let folder = copy(fixture);
+        let file = folder.path().join("config.json");
+        for nothing in [json!({}), json!({"rope_type": "default"}), json!({"type": "default"}), Value::Null] {
+            set(&file, "rope_scaling", nothing);
+            assert!(hidden_states(folder.path()) == hidden_states(&data(fixture)), "{fixture}");
+        }
+        set(&file, "rope_scaling", json!({"full_attention": {"rope_type": "default", "rope_theta": 5.0}}));
+        let why = r#"rope_scaling: has full_attention, expected rope_type "default" for layers of all kinds"#;
+        assert_eq!(error(folder.path()), format!("config.json: {why}"), "{fixture}");
+    }
+}
+
 /// Where the file says nothing, the reference's class and the models' own code differ.
 #[test]
 fn gte_turns_by_another_base_under_each_name() {
