@@ -174,6 +174,17 @@ impl ModelConfig {
         }
     }
 
+    /// `error`, unless a matrix has another shape than the labels call for because two fields disagree about their number.
+    pub(crate) fn explained_by_labels(&self, error: ModelError) -> ModelError {
+        let ModelError::Shape { tensor, got, .. } = &error else { return error };
+        let Ok(Some((count, names))) = config_labels::contradiction(&self.json) else { return error };
+        let why = format!(
+            "is {count} and counts before the {names} names of id2label, but tensor {tensor} has shape {got:?}: make both \
+             fields say what it has"
+        );
+        self.wrong("num_labels", why)
+    }
+
     /// The value of `setting` in the family's own file.
     pub(crate) fn read<T: Copy + DeserializeOwned>(&self, setting: Setting<T>) -> Result<T, ModelError> {
         setting.value(&self.json)

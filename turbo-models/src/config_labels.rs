@@ -58,16 +58,24 @@ impl Labels {
     }
 }
 
-/// Reads `id2label`, or else counts `num_labels`: at least one.
+/// Reads `id2label`, or else counts `num_labels`: at least one. Where both are given and disagree, the number counts, as
+/// in version 5 of the reference.
 ///
 /// # Errors
 /// [`ModelError`], naming the field.
 pub(crate) fn names(json: &JsonObject) -> Result<Vec<String>, ModelError> {
     match json.get("id2label")? {
         _ if is_discriminator(json)? => Ok(vec!["REPLACED".to_owned()]),
-        Some(named) => in_order(json, named),
-        None => numbered(json),
+        Some(named) if contradiction(json)?.is_none() => in_order(json, named),
+        _ => numbered(json),
     }
+}
+
+/// The number of labels and that of their names, where both are given and differ.
+pub(crate) fn contradiction(json: &JsonObject) -> Result<Option<(u32, usize)>, ModelError> {
+    let names = json.get::<BTreeMap<String, Value>>("id2label")?.map(|names| names.len());
+    let both = json.get::<u32>("num_labels")?.zip(names);
+    Ok(both.filter(|(count, names)| *count as usize != *names))
 }
 
 /// Whether the only logit of a token tells that it was replaced: such a model has no labels, only the two of the
@@ -173,11 +181,13 @@ mod tests {
 
     #[test]
     fn labels_are_named_or_numbered() {
-        let cases: [(&str, &[&str]); 5] = [
+        let cases: [(&str, &[&str]); 7] = [
             ("{}", &["LABEL_0", "LABEL_1"]),
             (r#"{"id2label": {"0": 1, "1": 2}}"#, &["1", "2"]),
             (r#"{"num_labels": 1}"#, &["LABEL_0"]),
             (r#"{"id2label": {"1": "b", "0": "a", "2": "c"}}"#, &["a", "b", "c"]),
+            (r#"{"num_labels": 2, "id2label": {"0": "a", "1": "b"}}"#, &["a", "b"]),
+            (r#"{"num_labels": 3, "id2label": {"0": "a", "1": "b"}}"#, &["LABEL_0", "LABEL_1", "LABEL_2"]),
             (r#"{"architectures": ["ElectraForPreTraining"]}"#, &["REPLACED"]),
         ];
         for (config, expected) in cases {

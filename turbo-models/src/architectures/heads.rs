@@ -155,7 +155,8 @@ fn steps(
             Step::PoolAs(setting) => drawing.graph.pool(x, pooling(config, *setting)?)?,
             Step::Linear(name, width, bias) => {
                 let from = std::mem::replace(&mut columns, width.columns(config)?);
-                drawing.linear_with(x, name, (from, columns), bias.of(config)?)?
+                let drawn = drawing.linear_with(x, name, (from, columns), bias.of(config)?);
+                drawn.map_err(|error| width.explained(config, error))?
             }
             Step::Activate(activation) => drawing.graph.activate(x, *activation)?,
             Step::ActivateAs(setting) => drawing.graph.activate(x, config.activation(*setting)?)?,
@@ -223,6 +224,14 @@ impl Width {
             Width::Labels => config.num_labels()?,
             Width::Fixed(columns) => *columns,
         })
+    }
+
+    /// `error`, or what makes the width another than that of the matrix.
+    fn explained(&self, config: &ModelConfig, error: ModelError) -> ModelError {
+        match self {
+            Width::Labels => config.explained_by_labels(error),
+            _ => error,
+        }
     }
 }
 

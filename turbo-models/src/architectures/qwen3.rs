@@ -56,7 +56,9 @@ fn projected(
 ) -> Result<ValueId, ModelError> {
     const NAME: &str = "linear";
     match drawing.has("linear.weight") {
-        true => drawing.linear_with(hidden, NAME, (config.hidden_size, config.num_labels()?), Bias::Without),
+        true => drawing
+            .linear_with(hidden, NAME, (config.hidden_size, config.num_labels()?), Bias::Without)
+            .map_err(|error| config.explained_by_labels(error)),
         false => Ok(hidden),
     }
 }

@@ -707,6 +707,25 @@ fn more_labels_than_logits_are_noticed() {
     assert!(refused.ends_with("tensor classifier.weight has shape [3, 16], expected [2, 16]"), "{refused}");
 }
 
+/// The number counts, as in version 5 of the reference; where the weights are for the names, both fields are named.
+#[test]
+fn a_number_of_labels_counts_before_other_names() {
+    let folder = copy("bert-seqcls");
+    let config = folder.path().join("config.json");
+    set(&config, "num_labels", json!(3));
+    set(&config, "id2label", json!({"0": "no", "1": "yes"}));
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(checkpoint.labels(), ["LABEL_0", "LABEL_1", "LABEL_2"]);
+    assert!(checkpoint.supports(Task::SequenceClassification));
+    set(&config, "num_labels", json!(5));
+    set(&config, "id2label", json!({"0": "no", "1": "yes", "2": "perhaps"}));
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let refused = checkpoint.graph(Task::SequenceClassification).unwrap_err().to_string();
+    let why = "config.json: num_labels: is 5 and counts before the 3 names of id2label, but tensor classifier.weight \
+               has shape [3, 16]: make both fields say what it has";
+    assert!(refused.ends_with(why), "{refused}");
+}
+
 /// Labels that are counted from 1: vectors can be had, logits cannot.
 #[test]
 fn labels_that_make_no_sense_stop_a_classifier_only() {
