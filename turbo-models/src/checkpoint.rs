@@ -3,7 +3,7 @@
 use std::{
     borrow::Cow,
     error::Error,
-    fs,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -59,9 +59,15 @@ impl Checkpoint {
     pub fn open_with(dir: &Path, options: &OpenOptions) -> Result<Self, ModelError> {
         let dir =
             fs::canonicalize(dir).map_err(|source| ModelError::Read { file: dir.to_owned(), source })?;
+        if !dir.is_dir() {
+            let source =
+                io::Error::new(io::ErrorKind::NotADirectory, "it is a file, expected a model folder");
+            return Err(ModelError::Read { file: dir, source });
+        }
         refuse_adapter(&dir)?;
-        let (mut config, architecture) = ModelConfig::open(&dir)?;
+        // first, for it tells of a folder whose parts lie in folders of their own that this is not supported
         let mut modules = SentenceModules::open(&dir)?;
+        let (mut config, architecture) = ModelConfig::open(&dir)?;
         modules.tanh_int8 |= !modules.is_listed && architecture.makes_whole_numbers();
         if let Some(path) = &options.dense_path {
             modules.dense = vec![Dense::open(&dir.join(path))?];

@@ -81,6 +81,35 @@ fn other_limits_of_queries_or_documents_are_a_warning() {
 }
 
 /// The reference applies it, and the vectors would be others.
+/// As the library saves routers to several models: nothing of a model lies in the folder itself.
+#[test]
+fn what_lies_in_folders_of_its_own_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    for (module, expected) in [
+        (
+            r#"{"path": "", "type": "sentence_transformers.models.Router"}"#,
+            r#"type is "Router", supported: "#,
+        ),
+        (
+            r#"{"path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}"#,
+            r#"path is "0_Transformer", supported: the folder itself"#,
+        ),
+    ] {
+        fs::write(dir.path().join("modules.json"), format!("[{module}]")).unwrap();
+        let error = Checkpoint::open(dir.path()).err().unwrap().to_string();
+        assert!(error.contains(&format!("/modules.json: {expected}")), "{error}");
+    }
+}
+
+#[test]
+fn a_file_is_no_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("model.safetensors");
+    fs::write(&file, "").unwrap();
+    let error = Checkpoint::open(&file).err().unwrap().to_string();
+    assert!(error.ends_with("/model.safetensors: it is a file, expected a model folder"), "{error}");
+}
+
 #[test]
 fn an_adapter_beside_the_weights_is_refused() {
     let dir = copy();
