@@ -27,14 +27,18 @@ use super::{
 /// client can keep it busy.
 const MOST_STREAMS: u32 = 512;
 
-/// Bytes of one request that an HTTP/2 client may send before they are read: at a round trip of 50 ms, five megabytes a
-/// second.
-const STREAM_WINDOW: u32 = 256 << 10;
+/// Bytes of one request that an HTTP/2 client may send before they are read: at a round trip of 50 ms, 1.3 megabytes a
+/// second. Not more than HTTP/2's own default, for unread bytes are in memory without being counted among the bytes in
+/// flight, which are those that were read.
+const STREAM_WINDOW: u32 = 64 << 10;
 
-/// The same for a connection. A gRPC stream that waits for room is not read; with a connection window of one stream
-/// window it would block every other request of its connection, health checks among them. Not larger, for unread bytes
-/// are in memory without being counted among the bytes in flight, which are those that were read.
-const CONNECTION_WINDOW: u32 = 16 * STREAM_WINDOW;
+/// The same for a connection: more than all of its streams may send, 32 MiB. A gRPC stream that waits for room is not
+/// read, and must not block other requests of its connection, health checks among them.
+///
+/// Twice as much, for h2 ends a connection whose unread DATA frames are short: each counts as what it lacks to 256 bytes,
+/// and all of them may count as half of this window. A stream of texts of ten letters, a frame each, has room for a
+/// megabyte of that before its own window ends, one of empty texts for three.
+const CONNECTION_WINDOW: u32 = 2 * MOST_STREAMS * STREAM_WINDOW;
 
 /// Requests that one HTTP/2 connection may cancel before they are accepted: sending and cancelling costs a client next
 /// to nothing.

@@ -17,7 +17,7 @@
 //! | 16 | has stopped reading more than this many such answers on one HTTP/2 connection, whose sent pieces stay in memory |
 //! | 5 min beyond that | takes an answer of more than 300 kB, once half of the room for answers is taken |
 //! | 30 s | sends nothing more of a gRPC message that it has begun, or less than a thousand bytes a second after that, once half of the room for bodies is taken |
-//! | 256 KiB | sends more of a request over HTTP/2 before that is read: the rest stays with it |
+//! | 64 KiB | sends more of a request over HTTP/2 before that is read: the rest stays with it |
 //! | 30 s, twice | does not answer a ping over HTTP/2 |
 //! | 512 | sends more requests at a time over one HTTP/2 connection: the rest wait |
 //! | 20 | cancels more requests on one HTTP/2 connection before they are accepted: the connection ends |

@@ -493,7 +493,7 @@ async fn while_a_message_waits_for_room_others_stay_with_their_client() {
     });
     let answers = embedder(&server).await.embed_stream(messages.take(ALL)).await.unwrap().into_inner();
     tokio::time::sleep(Duration::from_millis(500)).await;
-    // The window of a stream is a quarter of a megabyte.
+    // The window of a stream is 64 KiB; the client holds some messages of its own.
     let ahead = sent.load(SeqCst);
     assert!((2..200).contains(&ahead), "{ahead} messages were sent");
     engine.room.store(usize::MAX, SeqCst);
@@ -511,6 +511,34 @@ async fn a_stream_that_is_not_read_does_not_stop_other_calls_of_its_connection()
     let checked = tokio::time::timeout(Duration::from_secs(5), health.check(HealthCheckRequest::default()));
     let status = checked.await.expect("it is stopped").unwrap().into_inner().status();
     assert_eq!(status, ServingStatus::Serving);
+}
+
+/// Each message is a DATA frame of its own, as it comes one by one. h2 ends connections for many short frames that are
+/// not read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn streams_of_short_texts_that_wait_do_not_end_their_connection() {
+    let engine = Crowded::new(0, 0);
+    let server = engine.serve();
+    let channel = channel(&server).await;
+    let mut streams = Vec::new();
+    for _ in 0..4 {
+        let messages = stream::iter(vec![embed("a"); 10_000]);
+        let messages = messages.then(|message| async {
+            tokio::task::yield_now().await;
+            message
+        });
+        let answers = EmbedClient::new(channel.clone()).embed_stream(messages).await.unwrap();
+        streams.push(answers.into_inner());
+    }
+    tokio::time::sleep(Duration::from_millis(1500)).await; // they have sent as much as the windows allow
+    let mut health = HealthClient::new(channel);
+    let checked = tokio::time::timeout(Duration::from_secs(5), health.check(HealthCheckRequest::default()));
+    let status = checked.await.expect("it is stopped").unwrap().into_inner().status();
+    assert_eq!(status, ServingStatus::Serving);
+    engine.room.store(usize::MAX, SeqCst);
+    for mut answers in streams {
+        assert_eq!(answers.message().await.unwrap().unwrap().embeddings, vector("a"));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -145,8 +145,7 @@ impl Incoming {
     }
 
     /// Resolves to an error when bytes are held, nothing more arrives or too slowly, and room is scarce. Without
-    /// scarcity the wait begins anew: a stream may stand still through no fault of its client, when unread streams of
-    /// its connection have used up the window that they share.
+    /// scarcity the wait begins anew: nobody else needs the room.
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<BoxError> {
         self.settle_unpacking();
         if !self.is_unfinished() {
