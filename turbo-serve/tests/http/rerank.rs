@@ -284,6 +284,18 @@ fn what_is_wrong_is_told_in_the_words_of_who_asks() {
             "batch size 1001 > maximum allowed batch size 1000: send fewer documents at a time, or raise \
              `--max-rerank-documents`",
         ),
+        (
+            r#"{"query":"q","documents":["a"],"chat_template_kwargs":{}}"#,
+            422,
+            "Validation",
+            "`chat_template_kwargs` is not possible here: a template gets what the model's folder says",
+        ),
+        (
+            r#"{"query":"q","documents":["a"],"padding":"max_length"}"#,
+            422,
+            "Validation",
+            r#"`padding` is "max_length", expected "do_not_pad""#,
+        ),
         (r#"{"query":"overloaded","documents":["a"]}"#, 429, "Overloaded", "overloaded"),
         (r#"{"query":"nan","documents":["a"]}"#, 424, "Backend", "has the value NaN"),
         (r#"{"query":"q","documents":["tokenizer"],"max_tokens_per_doc":2}"#, 422, "Tokenizer", "of no use"),

@@ -175,6 +175,7 @@ fn rerank() -> Value {
                 "model": maybe("string"), "query": text(), "documents": some(document), "top_n": maybe_from(1),
                 "return_documents": maybe("boolean"), "max_tokens_per_doc": maybe_from(1),
                 "rank_fields": { "enum": [["text"], null] }, "instruction": maybe("string"),
+                "padding": maybe_one_of(["do_not_pad"]), "chat_template_kwargs": { "type": "null" },
             }),
             ["query", "documents"],
         ),

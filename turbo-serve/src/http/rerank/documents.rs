@@ -4,7 +4,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use axum::{extract::State, response::Response};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
 
 use super::order::{best_first, check, check_copies, check_count, pairs, question};
 use crate::{
@@ -17,6 +17,7 @@ use crate::{
         router::Server,
         target::Target,
         tei::score_function,
+        vllm::fields::{Padding, check_padding, check_template, word},
     },
     tasks::{AT_ONCE, Door, NoRoom, patiently},
 };
@@ -32,6 +33,9 @@ pub(in crate::http) struct DocumentsBody {
     max_tokens_per_doc: Option<Count>,
     rank_fields: Option<Vec<String>>,
     instruction: Option<String>,
+    #[serde(default, deserialize_with = "word")]
+    padding: Option<Padding>,
+    chat_template_kwargs: Option<IgnoredAny>,
 }
 
 impl RequestBody for DocumentsBody {
@@ -110,6 +114,8 @@ pub(in crate::http) async fn rerank(
     check(&target, "documents", documents.len())?;
     check_count(documents.len(), limit).map_err(|error| error.with_remedy(FEWER))?;
     check_fields(rank_fields.as_deref())?;
+    check_padding(body.padding)?;
+    check_template(body.chat_template_kwargs)?;
     check_at_once(&target, "documents", documents.len(), at_a_time)?;
     check_copies("query", &query, documents.len().min(AT_ONCE * at_a_time))?;
     let top_n = at_least_one("top_n", body.top_n)?.unwrap_or(usize::MAX);

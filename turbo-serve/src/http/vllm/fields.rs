@@ -81,6 +81,12 @@ pub(in crate::http) fn refuse(field: &str, value: Option<IgnoredAny>, remedy: &s
     }
 }
 
+/// Refuses what else a template of pairs may name.
+pub(in crate::http) fn check_template(chat_template_kwargs: Option<IgnoredAny>) -> Result<(), ApiError> {
+    let remedy = "a template gets what the model's folder says, and of a request the `instruction`";
+    refuse("chat_template_kwargs", chat_template_kwargs, remedy)
+}
+
 /// Reads a field that may be left out, but not be `null`.
 pub(in crate::http) fn not_null<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, de::IgnoredAny};
 
 use super::{
     List,
-    fields::{Cut, Padding, Side, activation, check_padding, not_null, refuse, word},
+    fields::{Cut, Padding, Side, activation, check_padding, check_template, not_null, word},
     id_of,
 };
 use crate::{
@@ -95,8 +95,6 @@ pub(in crate::http) const NAMES: [(&str, &str); 4] =
 
 /// What can be done about too many pairs.
 const FEWER: &str = "send fewer pairs at a time, or raise `--max-rerank-documents`";
-/// What can be done about what else a template may name.
-const NO_TEMPLATE: &str = "a template gets what the model's folder says, and of a request the `instruction`";
 
 /// How a model answers.
 enum How {
@@ -113,7 +111,7 @@ pub(in crate::http) async fn score(
 ) -> Result<Response, OpenAiError> {
     Ability::Score.check(&target)?;
     check_padding(body.padding)?;
-    refuse("chat_template_kwargs", body.chat_template_kwargs.take(), NO_TEMPLATE)?;
+    check_template(body.chat_template_kwargs.take())?;
     let Cut { truncation, max_input_length } =
         Cut::of(&target, body.truncate_prompt_tokens, body.truncation_side)?;
     let most_tokens = [
