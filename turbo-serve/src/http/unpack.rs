@@ -5,64 +5,153 @@
 //! packed, so that the handler that refuses it can read it to its end.
 
 use std::{
+    io,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
+use async_compression::tokio::bufread::{GzipDecoder, ZlibDecoder};
 use axum::{
     BoxError, Router,
     body::{Body, Bytes, HttpBody},
     extract::Request,
-    http::{self, HeaderValue, header},
+    http::{HeaderValue, header},
 };
+use futures_util::Stream;
 use hyper::body::Frame;
+use tokio::io::AsyncBufRead;
+use tokio_util::io::{StreamReader, poll_read_buf};
 use tower::util::MapRequestLayer;
-use tower_http::decompression::{DecompressionBody, RequestDecompressionLayer};
 
 use super::router::Server;
 use crate::net::Arrived;
 
+/// Bytes of a piece that is unpacked, at most.
+const PIECE: usize = 4 << 10;
+
 /// Unpacks the bodies of these routes, where the encoding is known. Bodies in other encodings are refused by the
 /// handler that reads them, in its protocol's form.
 pub(super) fn unpacked(router: Router<Server>, limit: usize) -> Router<Server> {
-    router.layer((
-        MapRequestLayer::new(note),
-        RequestDecompressionLayer::new().pass_through_unaccepted(true),
-        MapRequestLayer::new(move |request| bounded(request, limit)),
-    ))
+    router.layer(MapRequestLayer::new(move |request| unpack(request, limit)))
 }
 
-/// Marks a request with a `Content-Encoding`, which is removed from its head when the body is unpacked.
-#[derive(Clone)]
-struct Packed;
-
-fn note(mut request: Request) -> Request {
-    if let Some(said) = request.headers_mut().get_mut(header::CONTENT_ENCODING) {
-        if let Some(coding) = coding(said) {
-            *said = coding;
-        }
-        request.extensions_mut().insert(Packed);
+fn unpack(mut request: Request, limit: usize) -> Request {
+    let said = request.headers().get(header::CONTENT_ENCODING);
+    let Some(coding) = said.and_then(Coding::of) else { return request };
+    request.headers_mut().remove(header::CONTENT_ENCODING);
+    if request.body().is_end_stream() {
+        return request;
     }
-    request
-}
-
-/// A known coding in the spelling that tower-http knows: names are case-insensitive, and gzip has two.
-fn coding(said: &HeaderValue) -> Option<HeaderValue> {
-    let codings = [("gzip", "gzip"), ("x-gzip", "gzip"), ("deflate", "deflate"), ("identity", "identity")];
-    let is_said = |name: &str| said.as_bytes().eq_ignore_ascii_case(name.as_bytes());
-    codings.into_iter().find(|(name, _)| is_said(name)).map(|(_, coding)| HeaderValue::from_static(coding))
-}
-
-fn bounded(request: http::Request<DecompressionBody<Body>>, limit: usize) -> Request {
-    let (mut head, body) = request.into_parts();
-    let noted = head.extensions.remove::<Packed>().is_some();
-    let body = if noted && !head.headers.contains_key(header::CONTENT_ENCODING) {
-        let raw = DecompressionBody::get_mut;
-        Body::new(Unpacked { body, raw, arrived: head.extensions.get().cloned(), left: Some(limit) })
-    } else {
-        Body::new(body)
+    let decoder: fn(Packed) -> Decoder = match coding {
+        Coding::Identity => return request,
+        Coding::Gzip => Decoder::gzip,
+        Coding::Zlib => |packed| Decoder::Zlib(ZlibDecoder::new(packed)),
     };
-    Request::from_parts(head, body)
+    request.headers_mut().remove(header::CONTENT_LENGTH);
+    let arrived = request.extensions().get().cloned();
+    request.map(|body| {
+        let body = decoder(StreamReader::new(Pieces(body)));
+        Body::new(Unpacked { body, raw: Decoder::raw, arrived, left: Some(limit) })
+    })
+}
+
+/// How a body is packed.
+enum Coding {
+    Identity,
+    Gzip,
+    /// What HTTP calls deflate.
+    Zlib,
+}
+
+impl Coding {
+    /// By its name in any case; gzip has two.
+    fn of(said: &HeaderValue) -> Option<Self> {
+        let codings = [
+            ("identity", Self::Identity),
+            ("gzip", Self::Gzip),
+            ("x-gzip", Self::Gzip),
+            ("deflate", Self::Zlib),
+        ];
+        let is_said = |name: &str| said.as_bytes().eq_ignore_ascii_case(name.as_bytes());
+        codings.into_iter().find(|(name, _)| is_said(name)).map(|(_, coding)| coding)
+    }
+}
+
+/// The packed body as a decoder reads it.
+type Packed = StreamReader<Pieces, Bytes>;
+
+struct Pieces(Body);
+
+impl Stream for Pieces {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        loop {
+            match ready!(Pin::new(&mut self.0).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => return Poll::Ready(Some(Ok(data))),
+                    Err(_trailers) => {}
+                },
+                Some(Err(error)) => return Poll::Ready(Some(Err(io::Error::other(error)))),
+                None => return Poll::Ready(None),
+            }
+        }
+    }
+}
+
+/// What comes out of a packed body. What is behind its end is an error.
+enum Decoder {
+    Gzip(GzipDecoder<Packed>),
+    Zlib(ZlibDecoder<Packed>),
+}
+
+impl Decoder {
+    /// Source: RFC 1952, 2.2: a series of members, one after the other.
+    fn gzip(packed: Packed) -> Self {
+        let mut decoder = GzipDecoder::new(packed);
+        decoder.multiple_members(true);
+        Self::Gzip(decoder)
+    }
+
+    /// The packed body, without what the decoder holds of it.
+    fn raw(&mut self) -> &mut Body {
+        let packed = match self {
+            Self::Gzip(decoder) => decoder.get_mut(),
+            Self::Zlib(decoder) => decoder.get_mut(),
+        };
+        &mut packed.get_mut().0
+    }
+
+    /// The next piece, empty at the end.
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
+        let mut piece = Vec::with_capacity(PIECE);
+        match self {
+            Self::Gzip(decoder) => ready!(poll_read_buf(Pin::new(decoder), cx, &mut piece))?,
+            Self::Zlib(decoder) => {
+                let read = ready!(poll_read_buf(Pin::new(&mut *decoder), cx, &mut piece))?;
+                if read == 0 && !ready!(Pin::new(decoder.get_mut()).poll_fill_buf(cx))?.is_empty() {
+                    return Poll::Ready(Err(io::Error::other(
+                        "there are bytes behind the end of what is packed",
+                    )));
+                }
+                read
+            }
+        };
+        Poll::Ready(Ok(piece))
+    }
+}
+
+impl HttpBody for Decoder {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let piece = ready!(self.poll_piece(cx));
+        Poll::Ready(match piece {
+            Ok(piece) if piece.is_empty() => None,
+            piece => Some(piece.map(|piece| Frame::data(piece.into()))),
+        })
+    }
 }
 
 /// The unpacked body up to an error or the piece that exceeds the limit; after that the rest as it arrives, packed.

@@ -472,6 +472,9 @@ fn content_types() {
 /// `{"inputs":"a text"}` as gzip, and as zlib, which is what HTTP calls deflate.
 const GZIP: &str = "1f8b0800000000000203ab56cacc2b282d2956b2524a542849ad2851aa05006469f47113000000";
 const DEFLATE: &str = "789cab56cacc2b282d2956b2524a542849ad2851aa0500433106a4";
+/// The two halves of the first, each a gzip body by itself.
+const FIRST_HALF: &str = "1f8b0800000000000203ab56cacc2b282d2956b202003a2c4dbc0a000000";
+const SECOND_HALF: &str = "1f8b0800000000000203534a542849ad2851aa05008693e62c09000000";
 /// The same of 20 000 letters `a`: twice the limit.
 const LARGE: &str = "1f8b0800000000000203edc1b10d00100004c05d7e0cdb283522412576b786e2ee4e5a1f7bcd945400000000000000000000000000000000000000be90fb00eb5b5f482d4e0000";
 
@@ -499,6 +502,15 @@ fn compressed_bodies_are_unpacked_within_the_limit() {
     ] {
         let reply = send(encoding, &body);
         assert_eq!((reply.status, reply.json()), (200, expected.clone()), "{encoding}");
+    }
+    // A body is a series of members (RFC 1952), and nothing else.
+    let (first, second) = (from_hex(FIRST_HALF), from_hex(SECOND_HALF));
+    let reply = send("gzip", &[&first[..], &second].concat());
+    assert_eq!((reply.status, reply.json()), (200, expected), "two members");
+    for (what, encoding, packed) in [("gzip", "gzip", from_hex(GZIP)), ("zlib", "deflate", from_hex(DEFLATE))]
+    {
+        let more = [&packed[..], b"more"].concat();
+        assert_tei(what, &send(encoding, &more), 400, VALIDATION, "cannot be read to its end");
     }
     let reply = send("gzip", &from_hex(LARGE));
     assert_tei("large", &reply, 413, VALIDATION, "body is larger than the limit of 10000 bytes");
