@@ -77,6 +77,7 @@ fn asked(request: ModelInferRequest, received: Instant) -> Result<Asked, ApiErro
     } else if raw.len() == inputs.len() {
         let inputs = inputs.into_iter().zip(&raw);
         let read = |(tensor, raw): (InferInputTensor, &Vec<u8>)| {
+            kserve::check_memory("input", &tensor.name, tensor.parameters.keys())?;
             Announced::new(tensor.name, tensor.datatype, &tensor.shape)?.of_raw(raw)
         };
         inputs.map(read).collect::<Result<_, _>>()?
@@ -91,7 +92,8 @@ fn asked(request: ModelInferRequest, received: Instant) -> Result<Asked, ApiErro
 }
 
 fn input(tensor: InferInputTensor) -> Result<InputTensor, ApiError> {
-    let InferInputTensor { name, datatype, shape, contents, .. } = tensor;
+    let InferInputTensor { name, datatype, shape, parameters, contents } = tensor;
+    kserve::check_memory("input", &name, parameters.keys())?;
     let contents = contents.unwrap_or_default();
     let elements = match &*datatype {
         "BYTES" => Elements::Bytes(contents.bytes_contents),
@@ -112,6 +114,7 @@ fn input(tensor: InferInputTensor) -> Result<InputTensor, ApiError> {
 
 fn requested(output: InferRequestedOutputTensor) -> Result<kserve::Wanted, ApiError> {
     let InferRequestedOutputTensor { name, mut parameters } = output;
+    kserve::check_memory("output", &name, parameters.keys())?;
     kserve::Wanted::new(name, parameters.remove(kserve::CLASSIFICATION).map(parameter).as_ref())
 }
 

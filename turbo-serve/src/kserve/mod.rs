@@ -42,6 +42,6 @@ mod tensor;
 pub(crate) use answer::{Asked, answer};
 pub(crate) use metadata::{EXTENSIONS, Metadata, NAME, PLATFORM, TensorInfo, metadata};
 pub(crate) use outputs::{CLASSIFICATION, Wanted};
-pub(crate) use parameters::Parameter;
+pub(crate) use parameters::{Parameter, check_memory, flag};
 pub(crate) use repository::{Indexed, Stats, check_load, count, index, is_ready, millis, nanos, statistics};
 pub(crate) use tensor::{Announced, Elements, InputTensor, OutputTensor, Values};

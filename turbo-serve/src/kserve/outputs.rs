@@ -16,7 +16,8 @@ pub(super) const MOST_VALUES: usize = 64 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) name: String,
-    /// The protocol's extension "classification": so many of the largest values, as `value:index:label`.
+    /// The protocol's extension "classification": so many of the largest values, as `value:index:label`. Of 0 classes it
+    /// is the numbers.
     pub(crate) classes: Option<usize>,
 }
 
@@ -32,7 +33,8 @@ impl Wanted {
                 ApiError::validation(format!("output `{name}`: `{CLASSIFICATION}` is {classes}, {expected}"))
             })
         };
-        Ok(Self { classes: classes.map(count).transpose()?, name })
+        let classes = classes.map(count).transpose()?.filter(|&classes| classes > 0);
+        Ok(Self { classes, name })
     }
 }
 

@@ -41,6 +41,31 @@ impl fmt::Display for Parameter {
     }
 }
 
+/// A parameter that is on or off, where it is there.
+pub(crate) fn flag(name: &str, value: Option<&Parameter>) -> Result<Option<bool>, ApiError> {
+    match value {
+        None => Ok(None),
+        Some(&Parameter::Bool(value)) => Ok(Some(value)),
+        Some(value) => {
+            Err(ApiError::validation(format!("parameter `{name}` is {value}, expected a boolean")))
+        }
+    }
+}
+
+/// Refuses a tensor, `input` or `output`, whose parameters say that its elements are in shared memory.
+pub(crate) fn check_memory<'a>(
+    tensor: &str,
+    name: &str,
+    mut parameters: impl Iterator<Item = &'a String>,
+) -> Result<(), ApiError> {
+    match parameters.find(|parameter| parameter.starts_with("shared_memory_")) {
+        None => Ok(()),
+        Some(parameter) => Err(ApiError::validation(format!(
+            "{tensor} `{name}`: shared memory is not available here: leave out `{parameter}`, so that its data is sent"
+        ))),
+    }
+}
+
 /// The parameters that are heeded.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Parameters {

@@ -88,7 +88,26 @@ impl Announced {
         if got != self.count {
             return Err(self.wrong(format!("its data has {got} elements, {}", self.expected())));
         }
+        if let Elements::Integers(values) = &elements {
+            self.check_range(values)?;
+        }
         Ok(InputTensor { name: self.name, shape: self.shape, elements })
+    }
+
+    /// Refuses integers that the datatype does not have.
+    fn check_range(&self, values: &[i64]) -> Result<(), ApiError> {
+        let Layout::Integer { bytes, signed } = self.layout else { return Ok(()) };
+        let bits = if self.datatype == "BOOL" { 1 } else { 8 * bytes - usize::from(signed) };
+        let most = u64::MAX >> (64 - bits);
+        let least = if signed { -1 - most as i64 } else { 0 };
+        let has = |value: i64| value >= least && (value < 0 || value as u64 <= most);
+        match values.iter().find(|&&value| !has(value)) {
+            None => Ok(()),
+            Some(value) => Err(self.wrong(format!(
+                "its data has {value}, which is no `{}`: expected {least} to {most}",
+                self.datatype
+            ))),
+        }
     }
 
     /// The tensor whose elements are these bytes, and nothing else is.

@@ -215,6 +215,10 @@ fn classifiers_give_logits_and_probabilities() {
     let output = &answer["outputs"][0];
     let expected = format!("{:.6}:{}:{}", logits[best.0], best.0, best.1);
     assert_eq!((&output["datatype"], &output["data"]), (&json!("BYTES"), &json!([expected])), "{answer}");
+    // none of the classes is all of the numbers
+    let wanted = json!([{ "name": "logits", "parameters": { "classification": 0 } }]);
+    let answer = infer(&server, &json!({ "inputs": [text(&["a"])], "outputs": wanted }));
+    assert_eq!(self::output(&answer, "logits").1, logits, "{answer}");
 }
 
 /// Folders of embedders may list labels all the same: transformers writes two where a folder has none.
@@ -306,6 +310,8 @@ fn what_is_wrong_is_told() {
     let twice = json!({ "inputs": [text(&["a"])], "outputs": twice });
     let mut without_rows = tensor("INT64", json!([1_u64 << 40, 0]), json!([]));
     without_rows["inputs"][0]["name"] = json!("input_ids");
+    let mut shared = binary.clone();
+    shared["parameters"] = json!({ "shared_memory_region": "r", "shared_memory_byte_size": 16 });
     let mut both = binary.clone();
     both["data"] = json!(["a"]);
     for (body, status, said) in [
@@ -314,6 +320,7 @@ fn what_is_wrong_is_told() {
         (without("shape"), 422, "missing field `shape`"),
         (without("data"), 422, "input `t`: has neither `data` nor `binary_data_size`"),
         (json!({ "inputs": [both] }), 422, "input `t`: has both"),
+        (json!({ "inputs": [shared] }), 422, "input `t`: shared memory is not available here"),
         (json!({ "inputs": [binary] }), 422, "`binary_data_size` is 1, expected a number up to the 0 bytes"),
         (tensor("FP32", json!([1]), json!([1])), 422, "datatype is `FP32`, expected `BYTES`"),
         (
@@ -354,6 +361,36 @@ fn what_is_wrong_is_told() {
             422,
             "`classification` is -1, expected",
         ),
+        (
+            wanted(
+                "sentence_embedding",
+                json!({ "shared_memory_region": "r", "shared_memory_byte_size": 16 }),
+            ),
+            422,
+            "output `sentence_embedding`: shared memory is not available here",
+        ),
+        (
+            wanted("sentence_embedding", json!({ "binary_data": "yes" })),
+            422,
+            "`binary_data` is `yes`, expected",
+        ),
+        (
+            parameter("binary_data_output", json!("yes")),
+            422,
+            "`binary_data_output` is `yes`, expected a boolean",
+        ),
+        (
+            tensor("UINT8", json!([1]), json!([999])),
+            422,
+            "input `t`: its data has 999, which is no `UINT8`: expected 0 to 255",
+        ),
+        (
+            tensor("INT8", json!([1]), json!([-129])),
+            422,
+            "has -129, which is no `INT8`: expected -128 to 127",
+        ),
+        (tensor("BOOL", json!([1]), json!([2])), 422, "has 2, which is no `BOOL`: expected 0 to 1"),
+        (tensor("UINT64", json!([1]), json!([-1])), 422, "has -1, which is no `UINT64`"),
         (parameter("dimensions", json!(9)), 422, "`dimensions` is 9"),
         (parameter("dimensions", json!("9")), 422, "parameter `dimensions` is `9`, expected a number"),
         (parameter("normalize", json!([true])), 422, "`normalize` is of another type, expected a boolean"),

@@ -113,11 +113,34 @@ async fn messages_have_their_tensors_as_bytes_or_as_numbers() {
     assert_eq!(seen.inputs, [Input::Ids(vec![1, 2])]);
     assert_eq!(seen.output, OutputKind::Pooled { normalize: false, dimensions: Some(3) });
 
+    let region = parameter(ParameterChoice::StringParam("r".to_owned()));
+    let region = HashMap::from([("shared_memory_region".to_owned(), region)]);
+    let name = "sentence_embedding".to_owned();
+    let wanted = InferRequestedOutputTensor { name, parameters: region.clone() };
+    let shared_out = ModelInferRequest { outputs: vec![wanted], ..message(&["a"], false) };
+    let [mut shared, mut shared_raw] = [false, true].map(|raw| message(&["a"], raw));
+    for message in [&mut shared, &mut shared_raw] {
+        message.inputs[0].parameters = region.clone();
+    }
+    let mut outside = message(&["a"], false);
+    outside.inputs = vec![tensor(
+        "input_ids",
+        "UINT8",
+        InferTensorContents { uint_contents: vec![1, 2, 999], ..Default::default() },
+    )];
     let two = ModelInferRequest { raw_input_contents: vec![Vec::new(); 2], ..message(&["a"], true) };
     for (request, code, said) in [
         (message(&["backend"], false), Code::FailedPrecondition, "on fire"),
         (message(&["overloaded"], false), Code::ResourceExhausted, "overloaded"),
         (message(&[], false), Code::InvalidArgument, "cannot be empty"),
+        (shared, Code::InvalidArgument, "input `text`: shared memory is not available here"),
+        (shared_raw, Code::InvalidArgument, "input `text`: shared memory is not available here"),
+        (
+            shared_out,
+            Code::InvalidArgument,
+            "output `sentence_embedding`: shared memory is not available here",
+        ),
+        (outside, Code::InvalidArgument, "has 999, which is no `UINT8`: expected 0 to 255"),
         (two, Code::InvalidArgument, "`raw_input_contents` has 2 tensors, expected one for each of 1"),
         (
             ModelInferRequest { model_version: "7".to_owned(), ..message(&["a"], true) },

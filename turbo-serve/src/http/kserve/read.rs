@@ -51,6 +51,11 @@ struct Output {
     parameters: Option<Parameters>,
 }
 
+/// Parameter of a request: whether its outputs are sent as bytes, where an output does not say it.
+const BINARY_OUTPUTS: &str = "binary_data_output";
+/// Parameter of an output: whether it is sent as bytes.
+const BINARY: &str = "binary_data";
+
 /// The request of a body that arrived at `received`, whose headers say where its binary tensors begin.
 pub(super) fn read(headers: &HeaderMap, bytes: &[u8], received: Instant) -> Result<Read, ApiError> {
     let (json, mut rest) = match headers.get(JSON_LENGTH) {
@@ -73,17 +78,19 @@ pub(super) fn read(headers: &HeaderMap, bytes: &[u8], received: Instant) -> Resu
     }
     let said =
         |parameters: Parameters| parameters.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    let parameters: Vec<_> = said(parameters.unwrap_or_default()).collect();
-    let wants_bytes = ("binary_data_output".to_owned(), Parameter::Bool(true));
-    let mut binary = Binary { others: parameters.contains(&wants_bytes), said: BTreeMap::new() };
+    let parameters: BTreeMap<_, _> = said(parameters.unwrap_or_default()).collect();
+    let others = kserve::flag(BINARY_OUTPUTS, parameters.get(BINARY_OUTPUTS))?.unwrap_or(false);
+    let mut binary = Binary { others, said: BTreeMap::new() };
     let mut wanted = Vec::new();
     for Output { name, parameters } in outputs.unwrap_or_default() {
         let parameters: BTreeMap<_, _> = said(parameters.unwrap_or_default()).collect();
-        if let Some(Parameter::Bool(is_binary)) = parameters.get("binary_data") {
-            binary.said.insert(name.clone(), *is_binary);
+        kserve::check_memory("output", &name, parameters.keys())?;
+        if let Some(is_binary) = kserve::flag(BINARY, parameters.get(BINARY))? {
+            binary.said.insert(name.clone(), is_binary);
         }
         wanted.push(Wanted::new(name, parameters.get(kserve::CLASSIFICATION))?);
     }
+    let parameters = parameters.into_iter().collect();
     Ok(Read { id, asked: Asked { parameters, inputs, outputs: wanted, received }, binary })
 }
 
@@ -91,8 +98,11 @@ impl Input {
     /// The tensor, from the JSON or from the beginning of `rest`.
     fn read(self, rest: &mut &[u8]) -> Result<InputTensor, ApiError> {
         let Self { name, shape, datatype, parameters, data } = self;
+        let mut parameters = parameters.unwrap_or_default();
+        let said = parameters.iter().filter(|(_, value)| value.is_some()).map(|(name, _)| name);
+        kserve::check_memory("input", &name, said)?;
         let announced = Announced::new(name, datatype, &shape)?;
-        let size = parameters.and_then(|mut parameters| parameters.remove("binary_data_size").flatten());
+        let size = parameters.remove("binary_data_size").flatten();
         match (size, data) {
             (Some(size), None) => {
                 let taken = size.count().and_then(|size| rest.split_at_checked(size));
