@@ -21,12 +21,21 @@ const MAX_AGE: Duration = Duration::from_secs(2 * 60 * 60);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin(HeaderValue);
 
-/// The text is not an origin.
+/// Why a text is not an origin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "expected `*`, or scheme, host and port as in `https://example.org` or `http://localhost:8080`, and no path"
-)]
-pub struct OriginError;
+pub enum OriginError {
+    /// It has other parts, or lacks some.
+    #[error(
+        "expected `*`, or scheme, host and port as in `https://example.org` or `http://localhost:8080`, and no path"
+    )]
+    NoOrigin,
+    /// It has a `*` among others.
+    #[error(
+        "`*` stands for all origins, and for no part of one: expected `*` alone, or each origin by its full name, as in \
+         `https://a.example.org,https://b.example.org`"
+    )]
+    Pattern,
+}
 
 impl Origin {
     /// All of them.
@@ -43,10 +52,11 @@ impl FromStr for Origin {
     fn from_str(text: &str) -> Result<Self, OriginError> {
         let value = match text {
             "*" => return Ok(Self::ANY),
+            _ if text.contains('*') => return Err(OriginError::Pattern),
             _ if WITHOUT_HOST.contains(&text) => text.to_owned(),
-            _ => plain(text).ok_or(OriginError)?,
+            _ => plain(text).ok_or(OriginError::NoOrigin)?,
         };
-        HeaderValue::from_str(&value).map(Self).map_err(|_| OriginError)
+        HeaderValue::from_str(&value).map(Self).map_err(|_| OriginError::NoOrigin)
     }
 }
 
@@ -140,10 +150,11 @@ mod tests {
         ] {
             assert_eq!(given.parse::<Origin>().unwrap().0, as_browsers_say);
         }
-        for bad in
-            ["", "example.org", "https://example.org/", "https://me@example.org", "https://", "a b", "**"]
-        {
-            assert_eq!(bad.parse::<Origin>(), Err(OriginError), "{bad}");
+        for bad in ["", "example.org", "https://example.org/", "https://me@example.org", "https://", "a b"] {
+            assert_eq!(bad.parse::<Origin>(), Err(OriginError::NoOrigin), "{bad}");
+        }
+        for pattern in ["https://*.example.org", "https://*", "http://localhost:*", "**"] {
+            assert_eq!(pattern.parse::<Origin>(), Err(OriginError::Pattern), "{pattern}");
         }
     }
 }
