@@ -13,7 +13,10 @@ use axum::{
 use futures_util::StreamExt;
 use tonic::{codec::CompressionEncoding, codegen::Service, server::NamedService};
 use tonic_health::pb::{self as health, health_server::HealthServer};
-use tonic_reflection::server::Builder;
+use tonic_reflection::{
+    pb::{v1, v1alpha},
+    server::Builder,
+};
 use tower::util::{MapRequest, MapRequestLayer};
 
 use super::{
@@ -105,6 +108,8 @@ fn reflection() -> Builder<'static> {
     Builder::configure()
         .register_encoded_file_descriptor_set(DESCRIPTORS)
         .register_encoded_file_descriptor_set(health::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(v1::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(v1alpha::FILE_DESCRIPTOR_SET)
 }
 
 /// The route of all methods of a service, which refuses unknown ones itself. A packed message unpacks to at most

@@ -767,6 +767,7 @@ async fn health_is_told_by_service() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn services_are_told_by_reflection() {
+    const ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
     let server = Server::start();
     let mut v1 = v1::server_reflection_client::ServerReflectionClient::new(channel(&server).await);
     let list = v1::server_reflection_request::MessageRequest::ListServices(String::new());
@@ -780,7 +781,9 @@ async fn services_are_told_by_reflection() {
     for service in ["tei.v1.Info", "tei.v1.Embed", "tei.v1.Predict", "tei.v1.Rerank", "tei.v1.Tokenize"] {
         assert!(services.iter().any(|name| name == service), "{service} is not in {services:?}");
     }
-    assert!(services.iter().any(|name| name == "grpc.health.v1.Health"), "{services:?}");
+    for service in ["grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", ALPHA] {
+        assert!(services.iter().any(|name| name == service), "{service} is not in {services:?}");
+    }
 
     let mut alpha = v1alpha::server_reflection_client::ServerReflectionClient::new(channel(&server).await);
     let symbol = "tei.v1.EmbedRequest".to_owned();
