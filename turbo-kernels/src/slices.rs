@@ -89,7 +89,7 @@ pub fn l2_normalize_rows(rows: &mut [f32], columns: usize) -> Result<(), KernelE
     Ok(())
 }
 
-/// `out` = the mean of the rows of `x`, `[rows, out.len()]`, added in ascending order; 0 where there is no row.
+/// `out` = the mean of the rows of `x`, `[rows, out.len()]`; 0 where there is no row. The bits depend on nothing else.
 ///
 /// # Errors
 /// [`KernelError::Length`] unless `x` is whole rows.

@@ -79,7 +79,9 @@ impl Moments {
         let n = row.len() as f32;
         self.left = s.reduce_sum(differences) / n;
         // E[d²] − E[d]², where E[d] is a rounding: nothing cancels unless everything does
-        self.variance = (s.reduce_sum(squares) / n - self.left * self.left).max(0.0);
+        let variance = s.reduce_sum(squares) / n - self.left * self.left;
+        // not `f32::max`, which forgets NaN
+        self.variance = if variance < 0.0 { 0.0 } else { variance };
     }
 
     #[inline(always)]
@@ -131,6 +133,17 @@ impl Kernel for RmsRows<'_> {
 mod tests {
     use super::*;
     use crate::simd::supported;
+
+    /// Both squares that the variance is the difference of overflow.
+    #[test]
+    fn a_row_too_large_to_be_normalised_is_nan() {
+        let weights = NormWeights { gain: &[1.0; 40][..], offset: Some(&[0.0; 40][..]), epsilon: 1e-12 };
+        for isa in supported() {
+            let mut row: Vec<f32> = (0..40).map(|i| (i * i) as f32 * 0.37e33).collect();
+            isa.run(NormRows { rows: &mut row, weights });
+            assert!(row.iter().all(|x| x.is_nan()), "{isa:?}: {row:?}");
+        }
+    }
 
     /// An offset that f32 adds to small values without rounding them leaves the answer as precise as it was.
     #[test]

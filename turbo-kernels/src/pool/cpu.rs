@@ -66,7 +66,31 @@ impl Pool for Cpu {
     }
 }
 
-/// The sum of at least one row of `out.len()` values, in ascending order, divided.
+/// Rows that are added to each other before they are added to the others. One behind the other, thousands of alike rows
+/// would each be rounded to a sum far greater than they are, and always to the same side.
+const BLOCK: usize = 64;
+
+/// The sum of at least one row of `out.len()` values, a block of [`BLOCK`] behind the other, each in ascending order;
+/// `add(sum, x, row)` adds what a row has in some columns. Rows count from the start of their sequence, so a sum's bits
+/// do not depend on the batch.
+#[inline(always)]
+fn sum_blocks<S: Simd>(s: S, rows: &[f32], out: &mut [f32], add: impl Fn(S::F32, S::F32, usize) -> S::F32) {
+    let hidden_size = out.len();
+    // nothing but it leaves every zero its sign
+    out.fill(-0.0);
+    for (block, rows) in rows.chunks(BLOCK * hidden_size).enumerate() {
+        for (part, sum) in out.chunks_mut(S::LANES).enumerate() {
+            let mut of_block = s.splat(-0.0);
+            for (i, row) in rows.chunks_exact(hidden_size).enumerate() {
+                let x = lanes::read(s, &row[part * S::LANES..][..sum.len()], 0.0);
+                of_block = add(of_block, x, block * BLOCK + i);
+            }
+            lanes::write(s, s.add(lanes::read(s, sum, 0.0), of_block), sum);
+        }
+    }
+}
+
+/// The sum of at least one row of `out.len()` values, divided.
 pub(crate) struct SumRows<'a> {
     pub(crate) rows: &'a [f32],
     pub(crate) divisor: f32,
@@ -78,19 +102,13 @@ impl Kernel for SumRows<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let (first, others) = self.rows.split_at(self.out.len());
-        self.out.copy_from_slice(first);
-        for row in others.chunks_exact(self.out.len()) {
-            for (x, sum) in row.chunks(S::LANES).zip(self.out.chunks_mut(S::LANES)) {
-                lanes::write(s, s.add(lanes::read(s, sum, 0.0), lanes::read(s, x, 0.0)), sum);
-            }
-        }
+        sum_blocks(s, self.rows, self.out, |sum, x, _| s.add(sum, x));
         let divisor = s.splat(self.divisor);
         lanes::update(s, self.out, 0.0, |sum| s.div(sum, divisor));
     }
 }
 
-/// The mean of at least one row of `out.len()` values, in ascending order, row `i` with weight `i + 1`.
+/// The mean of at least one row of `out.len()` values, row `i` with weight `i + 1`.
 struct WeightedRows<'a> {
     rows: &'a [f32],
     out: &'a mut [f32],
@@ -104,13 +122,8 @@ impl Kernel for WeightedRows<'_> {
         let count = (self.rows.len() / self.out.len()) as f64;
         // f32 does not count as far as the sum of some thousand weights
         let total = count * (count + 1.0) / 2.0;
-        self.out.fill(0.0);
-        for (i, row) in self.rows.chunks_exact(self.out.len()).enumerate() {
-            let weight = s.splat(((i + 1) as f64 / total) as f32);
-            for (x, sum) in row.chunks(S::LANES).zip(self.out.chunks_mut(S::LANES)) {
-                lanes::write(s, s.mul_add(weight, lanes::read(s, x, 0.0), lanes::read(s, sum, 0.0)), sum);
-            }
-        }
+        let weight = |i: usize| s.splat(((i + 1) as f64 / total) as f32);
+        sum_blocks(s, self.rows, self.out, |sum, x, i| s.mul_add(weight(i), x, sum));
     }
 }
 
@@ -150,5 +163,30 @@ impl Kernel for L2Row<'_> {
         // not `f32::max`, which forgets NaN
         let divisor = s.splat(if norm < LEAST_NORM { LEAST_NORM } else { norm });
         lanes::update(s, self.row, 0.0, |x| s.div(x, divisor));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::supported;
+
+    /// As a word that is repeated makes them; widths that fill no vector, and counts around a block's.
+    #[test]
+    fn thousands_of_alike_rows_have_their_mean() {
+        for (count, hidden_size) in [(1, 5), (BLOCK - 1, 16), (BLOCK + 1, 33), (8192, 19), (32768, 3)] {
+            let row: Vec<f32> = (0..hidden_size).map(|i| 2.3 / (i + 1) as f32).collect();
+            let (rows, mut out) = (row.repeat(count), vec![f32::NAN; hidden_size]);
+            for isa in supported() {
+                isa.run(SumRows { rows: &rows, divisor: count as f32, out: &mut out });
+                for (mean, x) in out.iter().zip(&row) {
+                    assert!((mean - x).abs() <= 1e-5 * x, "{isa:?}, {count} rows: {mean}, expected {x}");
+                }
+                isa.run(WeightedRows { rows: &rows, out: &mut out });
+                for (mean, x) in out.iter().zip(&row) {
+                    assert!((mean - x).abs() <= 1e-5 * x, "{isa:?}, {count} rows: {mean}, expected {x}");
+                }
+            }
+        }
     }
 }
