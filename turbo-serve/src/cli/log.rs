@@ -1,9 +1,13 @@
 //! Logs: on standard error, as plain lines or as JSON; and spans, for a collector.
 
-use std::io::IsTerminal;
+use std::{
+    io::{self, IsTerminal, Write},
+    sync::{Arc, OnceLock},
+};
 
 use anyhow::Result;
 use clap::Args;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{
     EnvFilter, Layer, filter::LevelFilter, fmt, layer::SubscriberExt, registry, util::SubscriberInitExt,
 };
@@ -38,11 +42,12 @@ impl LogArguments {
         Spans::check(self.otlp_endpoint.as_deref())
     }
 
-    /// Starts logging. `RUST_LOG` says what is shown; without it, `info` and what is worse.
+    /// Starts logging, which lasts as long as what it gives. `RUST_LOG` says what is shown; without it, `info` and what is
+    /// worse.
     ///
     /// # Errors
     /// A collector that cannot be one.
-    pub(super) fn start(&self) -> Result<Spans> {
+    pub(super) fn start(&self) -> Result<Log> {
         let said = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|said| !said.is_empty());
         let (filter, wrong) = match said.as_deref().map(filter).transpose() {
             Ok(filter) => (filter, None),
@@ -50,7 +55,8 @@ impl LogArguments {
         };
         let filter = filter.unwrap_or_else(|| EnvFilter::new("info"));
         let spans = Spans::to(self.otlp_endpoint.as_deref(), &self.otlp_service_name)?;
-        let lines = fmt::layer().with_writer(std::io::stderr).with_target(false);
+        let (writer, guard) = queue(self.json_output);
+        let lines = fmt::layer().with_writer(writer).with_target(false);
         let lines = match self.json_output {
             true => lines.json().boxed(),
             false => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
@@ -61,7 +67,72 @@ impl LogArguments {
                 "RUST_LOG {said:?} cannot be used ({why}): what is shown is `info` and what is worse"
             );
         }
-        Ok(spans)
+        Ok(Log { spans, _lines: guard })
+    }
+}
+
+/// A log that was started.
+pub(super) struct Log {
+    spans: Spans,
+    /// Writes what was logged last when it is dropped, or gives up after a second.
+    _lines: WorkerGuard,
+}
+
+impl Log {
+    /// Sends and writes what was not sent and written yet.
+    pub(super) fn end(self) {
+        self.spans.end();
+    }
+}
+
+/// Lines that may wait for who reads the log; more are lost.
+const MOST_WAITING: usize = 4096;
+
+/// The way to standard error. A thread of its own writes there, so that no other one ever waits for whoever reads it: a
+/// server goes on answering while a supervisor does not look.
+fn queue(json: bool) -> (NonBlocking, WorkerGuard) {
+    let lost = Arc::<OnceLock<ErrorCounter>>::default();
+    let reader = Reader { to: io::stderr(), json, lost: Arc::clone(&lost), told: 0 };
+    let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(MOST_WAITING);
+    let (lines, guard) = builder.thread_name("turbo-log").finish(reader);
+    // nothing was logged before
+    let _ = lost.set(lines.error_counter());
+    (lines, guard)
+}
+
+/// Who reads the log: is told of lines that were lost, behind the first one that is not.
+struct Reader<W> {
+    to: W,
+    json: bool,
+    lost: Arc<OnceLock<ErrorCounter>>,
+    /// Lines that it was told of.
+    told: usize,
+}
+
+impl<W: Write> Reader<W> {
+    fn tell(&mut self) -> io::Result<()> {
+        let lost = self.lost.get().map_or(0, ErrorCounter::dropped_lines);
+        let why = format!("{} lines of the log were lost: nobody read them in time", lost - self.told);
+        if lost == self.told {
+            return Ok(());
+        }
+        self.told = lost;
+        match self.json {
+            true => writeln!(self.to, r#"{{"level":"WARN","fields":{{"message":"{why}"}}}}"#),
+            false => writeln!(self.to, "WARN {why}"),
+        }
+    }
+}
+
+impl<W: Write> Write for Reader<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.to.write_all(line)?;
+        self.tell()?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
     }
 }
 
@@ -88,6 +159,42 @@ fn filter(said: &str) -> Result<EnvFilter, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reader_is_told_of_lines_that_were_lost() {
+        let lost = Arc::<OnceLock<ErrorCounter>>::default();
+        let mut reader = Reader { to: Vec::new(), json: true, lost: Arc::clone(&lost), told: 0 };
+        reader.write_all(b"a\n").unwrap();
+        let (gate, opened) = std::sync::mpsc::channel::<()>();
+        let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(1);
+        let (mut lines, _guard) = builder.finish(Shut(opened));
+        let counter = lines.error_counter();
+        while counter.dropped_lines() < 3 {
+            lines.write_all(b"b\n").unwrap();
+        }
+        let _ = lost.set(counter);
+        for line in ["c\n", "d\n"] {
+            reader.write_all(line.as_bytes()).unwrap();
+        }
+        drop(gate);
+        let said = String::from_utf8(reader.to).unwrap();
+        let told = r#"{"level":"WARN","fields":{"message":"3 lines of the log were lost: nobody read them in time"}}"#;
+        assert_eq!(said, format!("a\nc\n{told}\nd\n"));
+    }
+
+    /// Takes nothing before the other end is dropped.
+    struct Shut(std::sync::mpsc::Receiver<()>);
+
+    impl Write for Shut {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
 
     #[test]
     fn words_that_would_silence_the_log_are_no_filters() {

@@ -235,7 +235,7 @@ fn serve_on<L: Future<Output = Result<Models>>>(
     load: impl FnOnce(Host) -> L,
 ) -> Result<()> {
     arguments.check()?;
-    let spans = arguments.log.start()?;
+    let log = arguments.log.start()?;
     #[cfg(unix)]
     super::file_limit::raise();
     for warning in arguments.tei.warnings() {
@@ -251,7 +251,7 @@ fn serve_on<L: Future<Output = Result<Models>>>(
     let served = runtime.block_on(serve(arguments, devices, load));
     // A model that was still being loaded when the signal came is left alone.
     runtime.shutdown_background();
-    spans.end();
+    log.end();
     served
 }
 

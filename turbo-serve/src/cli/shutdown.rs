@@ -19,6 +19,10 @@ use turbo_serve::{
 /// How long answers may take to reach their clients after the last one was computed, before the process ends.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
+/// When a process that was told twice has ended at the latest: refusals, the last spans and the last lines of the log take
+/// some three seconds at most.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
 /// Most time for refusing the requests that wait.
 const REFUSALS: Duration = Duration::from_millis(200);
 
@@ -94,7 +98,14 @@ impl Signals {
     /// When the system refuses to deliver signals.
     pub(super) fn listen() -> io::Result<Self> {
         let (told, heard) = mpsc::unbounded_channel();
-        on_signal(move || told.send(()).is_ok())?;
+        let mut signals = 0;
+        on_signal(move || {
+            signals += 1;
+            if signals == 2 {
+                end_after(AT_ONCE);
+            }
+            told.send(()).is_ok()
+        })?;
         Ok(Self(heard))
     }
 
@@ -104,6 +115,16 @@ impl Signals {
             std::future::pending().await
         }
     }
+}
+
+/// Ends the process when it has not ended by itself in this time, whatever its other threads wait for.
+fn end_after(time: Duration) {
+    let end = move || {
+        std::thread::sleep(time);
+        std::process::exit(1)
+    };
+    // no thread is to be had: then it ends by itself, or by a stronger signal
+    let _ = std::thread::Builder::new().name("turbo-end".into()).spawn(end);
 }
 
 /// Calls `hear` at each signal that asks the process to stop, on a thread of its own, until it returns

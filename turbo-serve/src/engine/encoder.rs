@@ -113,9 +113,9 @@ impl Model {
         let no_pooling = || OpenError::Pooling { folder: dir.display().to_string() };
         let task = options.task.or(checkpoint.task()).ok_or_else(no_pooling)?;
         let is_written = checkpoint.tokenizer().is_some_and(TextTokenizer::writes_pairs);
-        if options.default_prompt.is_some()
-            && let Some(warning) = prompt_warning(task, is_written)
-        {
+        let default_prompt =
+            options.default_prompt.is_some() || checkpoint.prompts().default_prompt().is_some();
+        if default_prompt && let Some(warning) = prompt_warning(task, is_written) {
             tracing::warn!("{warning}");
         }
         let (mut prompts, mut tokenizer) =

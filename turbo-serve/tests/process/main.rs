@@ -202,6 +202,22 @@ fn accepted_requests_are_answered_before_it_ends() {
     assert_eq!(code, Some(0), "{output}");
 }
 
+/// A supervisor that took the log as a pipe, and does not look.
+#[test]
+fn a_log_that_nobody_reads_stops_nothing() {
+    let (unread, log) = std::io::pipe().unwrap();
+    let mut command = turbo();
+    command.env("RUST_LOG", "trace").stderr(log);
+    command.args(["serve", "--hostname=127.0.0.1", "--port=0", "--model-id"]).arg(tiny_model());
+    let server = Server::spawn(command);
+    // each is some kilobytes of the log, of which a pipe takes 64
+    for _ in 0..200 {
+        assert_eq!(server.get("/health").0, 200);
+    }
+    assert_eq!(server.end_unread(Signal::Terminate), Some(0));
+    drop(unread);
+}
+
 #[test]
 fn told_twice_it_refuses_what_is_not_answered() {
     // It waits a quarter of an hour for other requests to share the batch.

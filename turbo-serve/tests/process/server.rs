@@ -72,14 +72,14 @@ impl Server {
     /// Starts it and waits until it says where it is.
     pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();
-        let errors = drain(child.stderr.take().unwrap());
+        let errors = child.stderr.take().map(drain);
         let (lines, first_line) = mpsc::channel();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         thread::spawn(move || {
             let mut line = String::new();
             stdout.read_line(&mut line).map(|_| lines.send(line))
         });
-        let mut server = Self { child, scheme: "", address: String::new(), errors: Some(errors) };
+        let mut server = Self { child, scheme: "", address: String::new(), errors };
         let line = first_line.recv_timeout(PATIENCE).unwrap();
         let url = line.strip_prefix("listening on ").and_then(|rest| rest.strip_suffix('\n'));
         let scheme = ["http", "https"]
@@ -162,11 +162,17 @@ impl Server {
         }
     }
 
-    /// Asks it to end and waits until it has; returns its exit code and its log.
+    /// Asks it to end and waits until it has; returns its exit code and its log, which must be a pipe.
     pub(crate) fn end(mut self, signal: Signal) -> (Option<i32>, String) {
         self.signal(signal);
         let status = wait(&mut self.child);
         (status.code(), self.errors.take().unwrap().join().unwrap())
+    }
+
+    /// The same where its log is not kept: its exit code.
+    pub(crate) fn end_unread(mut self, signal: Signal) -> Option<i32> {
+        self.signal(signal);
+        wait(&mut self.child).code()
     }
 
     /// Asks it to end.
