@@ -72,6 +72,13 @@ fn each_case_is_one_json_line() {
     }
 }
 
+/// The tiny model has positions for fewer tokens than are usual.
+#[test]
+fn without_a_length_the_model_s_own_is_the_most() {
+    let case: Value = serde_json::from_str(printed(&["--json", "--reps=3"]).trim()).unwrap();
+    assert_eq!(case["seq_len"], 64, "{case}");
+}
+
 #[test]
 fn each_policy_is_one_json_line() {
     let policies = ["single", "naive20", "sorted20", "dp"];

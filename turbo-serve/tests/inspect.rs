@@ -60,6 +60,12 @@ fn it_says_what_the_model_is_and_what_fusion_makes_of_it() {
     assert!(widest <= Some(110), "{widest:?} columns\n{text}");
 }
 
+/// The tiny model has positions for fewer tokens than are usual.
+#[test]
+fn without_a_length_the_model_s_own_is_the_most() {
+    assert!(printed(&[]).contains("1 × 64 tokens"));
+}
+
 #[test]
 fn it_says_what_a_dtype_gains_and_costs() {
     let text = printed(&["--seq-len=7"]);

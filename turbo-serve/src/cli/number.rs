@@ -29,6 +29,15 @@ pub(super) fn whole<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, &'
     parse(text, "expected a whole number")
 }
 
+/// The lengths of sequences that were asked for; where none was, 128 tokens, or all that a model has `positions` for.
+pub(super) fn seq_lens(asked: &[NonZeroUsize], positions: usize) -> Vec<NonZeroUsize> {
+    const USUAL: usize = 128;
+    match asked {
+        [] => NonZeroUsize::new(USUAL.min(positions)).into_iter().collect(),
+        asked => asked.to_vec(),
+    }
+}
+
 /// Parses a port.
 ///
 /// # Errors

@@ -51,6 +51,11 @@ impl Engine {
         })
     }
 
+    /// Most tokens of a sequence.
+    pub(super) fn positions(&self) -> usize {
+        self.positions
+    }
+
     /// Whether the model has positions for sequences of these lengths.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ use self::{
 };
 use super::{
     device::Wish,
-    number::above_0,
+    number::{above_0, seq_lens},
     task::{self, Opened, TaskArguments},
 };
 
@@ -65,7 +65,9 @@ pub(super) struct Arguments {
     model: TaskArguments,
 
     /// Tokens of each sequence; several numbers are separated by commas
-    #[arg(long, value_name = "N,…", value_parser = above_0::<NonZeroUsize>, value_delimiter = ',', default_value = "128", help_heading = "Batches")]
+    ///
+    /// By default 128, or as many as the model has positions for.
+    #[arg(long, value_name = "N,…", value_parser = above_0::<NonZeroUsize>, value_delimiter = ',', help_heading = "Batches")]
     seq_len: Vec<NonZeroUsize>,
     /// Sequences of each batch; several numbers are separated by commas
     #[arg(long, value_name = "B,…", value_parser = above_0::<NonZeroUsize>, value_delimiter = ',', default_value = "1", help_heading = "Batches")]
@@ -156,7 +158,7 @@ impl Bench<'_> {
     fn cases(&mut self, arguments: &Arguments, device: &str) -> Result<()> {
         let mut batches = Vec::new();
         for batch_size in &arguments.batch_size {
-            for seq_len in &arguments.seq_len {
+            for seq_len in seq_lens(&arguments.seq_len, self.engine.positions()) {
                 let seq_len = u32::try_from(seq_len.get()).context("--seq-len")?;
                 self.engine.check(&[seq_len]).context("--seq-len")?;
                 let total_tokens =

@@ -23,7 +23,7 @@ use turbo_models::graph::{PlannerConfig, Program, TraceStep, dim::Extents, memor
 use super::{
     device::Wish,
     model_arguments::LayoutArgument,
-    number::above_0,
+    number::{above_0, seq_lens},
     output,
     task::{self, Opened, TaskArguments},
 };
@@ -62,8 +62,9 @@ pub(super) struct Arguments {
 
     /// Tokens of each sequence
     ///
-    /// With several numbers, separated by commas, batches are planned one after the other.
-    #[arg(long, value_name = "N,…", value_parser = above_0::<NonZeroUsize>, value_delimiter = ',', default_value = "128")]
+    /// With several numbers, separated by commas, batches are planned one after the other. By default 128, or as many as
+    /// the model has positions for.
+    #[arg(long, value_name = "N,…", value_parser = above_0::<NonZeroUsize>, value_delimiter = ',')]
     seq_len: Vec<NonZeroUsize>,
     /// Sequences of each batch
     #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>, default_value = "1")]
@@ -137,7 +138,7 @@ impl Arguments {
             let selected_rows = batch_size * task::selected_rows(task);
             Ok(Extents { batch_size, padded_len: seq_len, total_tokens, sum_len_sq, selected_rows })
         };
-        self.seq_len.iter().map(batch).collect()
+        seq_lens(&self.seq_len, positions).iter().map(batch).collect()
     }
 }
 
