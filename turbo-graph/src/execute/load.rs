@@ -147,7 +147,7 @@ impl<'a, D: Gemm> Loader<'a, D> {
     /// The values of a constant, tensors one below the other.
     fn values(&self, constant: &Value) -> Result<Cow<'a, [f32]>, GraphError> {
         if let Storage::Computed(table) = &constant.storage {
-            return Ok(Cow::Owned(table.values()));
+            return Ok(Cow::Owned(table.values()?));
         }
         let (parts, values_of) = (parts(constant), |part: &NamedWeight| part.shape.iter().product::<usize>());
         let stacked = if parts.len() > 1 { parts.iter().map(values_of).sum() } else { 0 };

@@ -152,7 +152,9 @@ fn constant(graph: &Graph, value: turbo_graph::ValueId, sequence: &Sequence<'_>)
             let named = NamedNoise.weight(&parts[0].name, &parts[0].shape).expect("noise has every weight");
             named.iter().map(|&v| f64::from(v)).collect()
         }
-        Storage::Computed(table) => table.values().into_iter().map(f64::from).collect(),
+        Storage::Computed(table) => {
+            table.values().expect("there is memory for a small table").into_iter().map(f64::from).collect()
+        }
         Storage::Input(input) => {
             let ids = sequence.ids.iter().enumerate();
             let id = |(position, &id): (usize, &u32)| match input {
