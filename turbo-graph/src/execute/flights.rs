@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use turbo_kernels::{Device, Float};
+use turbo_kernels::{Device, Float, FloatsOn};
 
 use super::{OutputSet, memory::Memory};
 use crate::{GraphError, Program, Staging, ValueId, dim::Extents};
@@ -207,22 +207,58 @@ impl<D: Device> Flight<D> {
     pub(super) fn read(
         &mut self,
         source: &Source<'_, D>,
+        queue: &mut D::Queue,
         output: usize,
         values: Range<usize>,
         to: &mut Vec<f32>,
     ) -> Result<(), GraphError> {
         self.fetch(source, output)?;
-        let mut append = |from: &[D::Float]| to.extend(from.iter().map(|value| value.to_f32()));
         match &mut self.arrivals[output] {
             Some(Arrival { landing, .. }) => {
-                let all = source.device.landed(landing)?;
-                append(&all[values]);
+                let all: &[D::Float] = source.device.landed(landing)?;
+                append(&all[values], to);
+                Ok(())
             }
             None => {
                 let from = source.memory.output(source.device, output, values.start, values.len())?;
-                append(source.device.on_host(from).expect("who has no landings gives the values themselves"));
+                read_in_place(source.device, queue, from, values.len(), to)
             }
         }
-        Ok(())
+    }
+}
+
+/// Appends so many values that lie where they were computed. From memory that is not the host's they are copied, by a
+/// device that has no landings for its copies either.
+fn read_in_place<D: Device>(
+    device: &D,
+    queue: &mut D::Queue,
+    from: FloatsOn<'_, D>,
+    count: usize,
+    to: &mut Vec<f32>,
+) -> Result<(), GraphError> {
+    if let Some(values) = device.on_host(from) {
+        append(values, to);
+        return Ok(());
+    }
+    let mut values = vec![D::Float::from_f32(0.0); count];
+    device.download(queue, from, &mut values)?;
+    append(&values, to);
+    Ok(())
+}
+
+fn append<F: Float>(values: &[F], to: &mut Vec<f32>) {
+    to.extend(values.iter().map(|value| value.to_f32()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::execute::recordings::tests::Noting;
+
+    #[test]
+    fn what_is_not_on_the_host_is_copied() {
+        let (mut queue, mut values) = (Vec::new(), vec![1.0]);
+        read_in_place(&Noting::default(), &mut queue, (), 2, &mut values).unwrap();
+        assert_eq!((queue, values), (vec!["download"], vec![1.0, 0.0, 0.0]));
     }
 }

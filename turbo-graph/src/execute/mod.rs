@@ -469,7 +469,7 @@ impl<D: EncoderKernels> Executor<D> {
     /// # Panics
     /// When `output` came from another executor, whose program has more outputs.
     pub fn read(&mut self, output: OutputId, sequence: usize, to: &mut Vec<f32>) -> Result<(), GraphError> {
-        let Self { device, memory, program, outputs, flights, .. } = self;
+        let Self { device, queue, memory, program, outputs, flights, .. } = self;
         let flight = flights.oldest().ok_or(GraphError::NoSuchSequence { sequence, batch_size: 0 })?;
         let tokens = flight.tokens(sequence)?;
         if !OutputSet::of(output.0).meets(flight.outputs) {
@@ -488,7 +488,7 @@ impl<D: EncoderKernels> Executor<D> {
         };
         let columns: usize = of_row.iter().map(|dim| dim.size(&flight.extents)).product();
         let source = Source { device, memory, program, outputs };
-        flight.read(&source, output.0, rows.start * columns..rows.end * columns, to)
+        flight.read(&source, queue, output.0, rows.start * columns..rows.end * columns, to)
     }
 
     /// The sizes that a batch is planned for.

@@ -113,7 +113,7 @@ impl<D: Device> Recordings<D> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::cell::Cell;
 
     use turbo_kernels::{DeviceError, Element, Span};
@@ -140,7 +140,7 @@ mod tests {
 
     /// A device that only notes. Its queue is a log; a recording is what the log would have had.
     #[derive(Clone, Default)]
-    struct Noting {
+    pub(in crate::execute) struct Noting {
         notes: bool,
         fails: Option<Fails>,
         frees: std::sync::Arc<std::sync::atomic::AtomicUsize>,
@@ -156,7 +156,7 @@ mod tests {
         }
     }
 
-    struct Noted {
+    pub(in crate::execute) struct Noted {
         done: Vec<&'static str>,
         frees: usize,
     }
@@ -245,7 +245,13 @@ mod tests {
             Ok(())
         }
 
-        fn download<T: Element>(&self, _: &mut Self::Queue, (): (), _: &mut [T]) -> Result<(), DeviceError> {
+        fn download<T: Element>(
+            &self,
+            queue: &mut Self::Queue,
+            (): (),
+            _: &mut [T],
+        ) -> Result<(), DeviceError> {
+            queue.push("download");
             Ok(())
         }
     }
