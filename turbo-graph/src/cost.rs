@@ -25,15 +25,16 @@ pub struct Cost {
     pub bytes: u64,
 }
 
+/// What is more than a `u64` has stays at the most that it has.
 impl std::ops::Add for Cost {
     type Output = Cost;
 
     fn add(self, other: Cost) -> Cost {
         Cost {
-            flops: self.flops + other.flops,
-            bf16_flops: self.bf16_flops + other.bf16_flops,
-            int8_ops: self.int8_ops + other.int8_ops,
-            bytes: self.bytes + other.bytes,
+            flops: self.flops.saturating_add(other.flops),
+            bf16_flops: self.bf16_flops.saturating_add(other.bf16_flops),
+            int8_ops: self.int8_ops.saturating_add(other.int8_ops),
+            bytes: self.bytes.saturating_add(other.bytes),
         }
     }
 }
@@ -306,6 +307,13 @@ mod tests {
     fn costs_of(graph: &Graph, op: &str, extents: &Extents) -> Vec<Cost> {
         let nodes = graph.nodes().iter().filter(|node| node.op.name() == op);
         nodes.map(|node| graph.cost(node, extents)).collect()
+    }
+
+    #[test]
+    fn sums_stay_at_the_most() {
+        let most = Cost { flops: u64::MAX, bf16_flops: 1, int8_ops: u64::MAX, bytes: 2 };
+        let twice = Cost { bf16_flops: 2, bytes: 4, ..most };
+        assert_eq!([most, most].into_iter().sum::<Cost>(), twice);
     }
 
     #[test]

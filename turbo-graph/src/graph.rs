@@ -8,6 +8,9 @@ use crate::{
 };
 
 /// A value of a graph; means nothing to another graph.
+///
+/// # Panics
+/// What takes a value panics, or takes another one, when it is given that of another graph or builder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ValueId(pub(crate) u32);
 

@@ -136,7 +136,8 @@ impl Turns {
     /// A turn of `member` is done, and has kept the device busy for `took`. One that left in the meantime had none.
     pub fn done(&mut self, member: Member, took: Duration) {
         let Some((holder, turns)) = self.holder.filter(|(holder, _)| *holder == member) else { return };
-        self.state(holder).tag += took;
+        let state = self.state(holder);
+        state.tag = state.tag.saturating_add(took);
         self.holder = (turns > 1).then_some((holder, turns - 1));
     }
 

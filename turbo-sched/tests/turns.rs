@@ -37,6 +37,18 @@ fn who_has_used_least_goes_next_and_of_equals_who_asked_first() {
 }
 
 #[test]
+fn more_time_than_there_is_stays_the_most() {
+    let mut turns = Turns::default();
+    let member = turns.join();
+    for _ in 0..2 {
+        turns.ask(member);
+        turns.begin(member);
+        turns.done(member, Duration::MAX);
+    }
+    assert_eq!(turns.used(member), Duration::MAX);
+}
+
+#[test]
 fn nobody_saves_up_turns_while_it_wants_none() {
     let mut turns = Turns::default();
     let [busy, idle] = [turns.join(), turns.join()];
