@@ -85,7 +85,7 @@ pub(crate) use answer::{caught, written};
 pub(crate) use body::{SLOWEST, patience, patience_at, too_slow};
 pub(crate) use error::{ApiError, ErrorType, Failure};
 pub(crate) use metrics::Arity;
-pub(crate) use model_path::{behind_model, route_behind_long_name};
+pub(crate) use model_path::{behind_model, is_of_a_model, route_behind_long_name};
 pub(crate) use observe::turn_away;
 pub(crate) use rerank::check_copies;
 pub(crate) use router::refused;

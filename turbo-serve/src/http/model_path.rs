@@ -20,6 +20,9 @@ const MODELS: &str = "/models/";
 /// Most `/` in a path up to the end of a model's name. Names of the Hub have one, and longer ones are rare.
 const MOST_SLASHES: usize = 16;
 
+/// What the route patterns of a model begin with.
+pub(super) static MODEL: LazyLock<String> = LazyLock::new(|| format!("{MODELS}{{{NAME}}}"));
+
 /// The routes of a model, without the root, which is an empty rest of the path.
 static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
     let paths = routes().operations.into_iter().map(|(_, path, _)| path);
@@ -55,6 +58,11 @@ pub(crate) fn behind_model(path: &str) -> &str {
         None if path.strip_prefix(MODELS).is_some_and(is_name) => "/",
         None => path,
     }
+}
+
+/// Whether a route pattern is one of a model.
+pub(crate) fn is_of_a_model(pattern: &str) -> bool {
+    pattern.contains(&*MODEL)
 }
 
 /// The route pattern of a path whose model name has a `/`, for which the router itself has no route.

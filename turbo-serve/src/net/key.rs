@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr, sync::Arc};
 
 use axum::{
     Router,
-    extract::{Request, State},
+    extract::{MatchedPath, Request, State},
     http::{HeaderMap, HeaderValue, Method, header},
     middleware::{self, Next},
     response::Response,
@@ -13,7 +13,7 @@ use subtle::ConstantTimeEq;
 
 use crate::{
     grpc,
-    http::{ApiError, behind_model, turn_away},
+    http::{ApiError, behind_model, is_of_a_model, turn_away},
 };
 
 /// Routes for monitoring and API documentation, which need no key. The same paths below a model are public, too.
@@ -69,7 +69,13 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(key)
 }
 
-/// Requires the key on all routes but the public ones: health, metrics and documentation.
+/// Requires the key on all routes but the public ones, for health, metrics and documentation: `GET` and `HEAD` of `/`,
+/// `/health`, `/ping`, `/v2/health/live`, `/v2/health/ready`, `/metrics`, `/docs`, `/dashboard`, `/openapi.json` and
+/// `/api-doc/openapi.json`, of the same paths of a model (`/models/NAME`, `/models/NAME/health`,
+/// `/models/NAME/versions/VERSION/health`), and gRPC's health and reflection.
+///
+/// A route of one's own needs the key, unless it has one of these paths itself: so has `/` in a server that nests
+/// [`http::router`](crate::http::router()) elsewhere. Paths are those that `router` sees: protect it first and nest it then.
 pub fn protect(router: Router, key: ApiKey) -> Router {
     router.layer(middleware::from_fn_with_state(key, check))
 }
@@ -90,7 +96,14 @@ async fn check(State(key): State<ApiKey>, request: Request, next: Next) -> Respo
 fn is_public(request: &Request) -> bool {
     let path = request.uri().path();
     let looks = [Method::GET, Method::HEAD].contains(request.method());
-    (looks && PUBLIC.contains(&behind_model(path))) || grpc::is_public(path)
+    let asked = behind_model(path);
+    (looks && PUBLIC.contains(&asked) && (asked == path || is_a_models(request))) || grpc::is_public(path)
+}
+
+/// Whether the router knows this path below `/models/` as a model's, and not as a route of its own.
+fn is_a_models(request: &Request) -> bool {
+    // Names with a `/` match no pattern.
+    request.extensions().get::<MatchedPath>().is_none_or(|matched| is_of_a_model(matched.as_str()))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The layers before all routes: keys, and origins of web pages.
 
-use axum::Router;
+use axum::{Router, routing::get};
 use turbo_serve::{
     engine::Health,
     net::{allow_origins, protect},
@@ -73,6 +73,22 @@ fn only_who_has_the_key_is_answered() {
     assert_eq!((named.status, named.header("x-request-id")), (401, "mine"));
     let metrics = server.get("/metrics");
     assert!(metrics.text().contains(r#"te_request_failure{err="unauthorized"}"#), "{}", metrics.text());
+}
+
+#[test]
+fn routes_of_ones_own_need_the_key() {
+    let own = || get(async || "mine");
+    let beside = Router::new().route("/models/mine", own()).route("/models/mine/health", own());
+    let server =
+        start(|router| protect(beside.route("/mine", own()).merge(router), "secret".parse().unwrap()));
+    for path in ["/mine", "/models/mine", "/models/mine/health"] {
+        assert_eq!(server.get(path).status, 401, "{path}");
+        let shown = server.send("GET", path, &[("authorization", "Bearer secret")], "");
+        assert_eq!((shown.status, shown.text()), (200, "mine"), "{path}");
+    }
+    for path in ["/models/other", "/models/other/health", "/models/org/mine/health"] {
+        assert_eq!(server.get(path).status, 200, "{path}");
+    }
 }
 
 #[test]
