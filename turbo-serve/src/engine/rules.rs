@@ -79,13 +79,13 @@ impl Rules {
             }
             Input::Encoded(encoded) => {
                 prompt.check(input)?;
-                cut(input, self.unpadded(&encoded.input_ids), Truncation::Off, self.max_input_length)?;
                 encoded.clone()
             }
         };
-        // Ids of a tokenizer are checked too: its vocabulary may be larger than the model's.
+        // What a tokenizer gives is checked, too: it may keep no limit, and its vocabulary may be larger than the model's.
+        let tokens = self.unpadded(&encoded.input_ids);
+        let tokens = cut(input, tokens, Truncation::Off, self.max_input_length)?.len();
         self.check_ids(input, &encoded)?;
-        let tokens = self.unpadded(&encoded.input_ids).len();
         encoded.input_ids.truncate(tokens);
         encoded.token_type_ids.truncate(tokens);
         // Checked against what is left: removed padding has no rows.
@@ -238,6 +238,7 @@ fn check_selection(input: usize, encoded: &Encoded, selects: bool) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::{Encoding, Extent, SpecialTokens};
 
     const RULES: Rules =
         Rules { tokenizer: None, padding_id: None, max_input_length: 3, vocab_size: 10, type_vocab_size: 2 };
@@ -329,6 +330,39 @@ mod tests {
         let tokens = Input::Ids(padded(&[1, 2, 3, 4]));
         let too_long = EngineError::TooLong { input: 7, tokens: 4, limit: 3 };
         assert_eq!(encode(tokens, Truncation::Off), Err(too_long));
+    }
+
+    /// A token for each letter, as many as there are.
+    struct Letters;
+
+    impl Tokenize for Letters {
+        fn encode(&self, text: Text<'_>, _: Truncation) -> Result<Encoded, TokenizeError> {
+            let Text::One(text) = text else { return Err(TokenizeError::Failed("not a text".into())) };
+            Ok(Encoded { input_ids: vec![1; text.len()], ..Encoded::default() })
+        }
+
+        fn tokens(&self, _: Text<'_>, _: Extent) -> Result<Vec<Encoding>, TokenizeError> {
+            Ok(Vec::new())
+        }
+
+        fn decode(&self, _: &[u32], _: SpecialTokens) -> Result<String, TokenizeError> {
+            Ok(String::new())
+        }
+
+        fn limited_to(&self, _: usize) -> Arc<dyn Tokenize> {
+            Arc::new(Self)
+        }
+    }
+
+    #[test]
+    fn a_tokenizer_may_give_as_many_tokens_as_the_model_takes() {
+        let rules = Rules { tokenizer: Some(Arc::new(Letters)), ..RULES };
+        let encode = |text: &str| {
+            let encoded = rules.encode(7, &Input::Text(text.into()), &manner(Truncation::Right, false));
+            encoded.map(|encoded| encoded.input_ids.len())
+        };
+        assert_eq!(encode("abc"), Ok(3));
+        assert_eq!(encode("abcd"), Err(EngineError::TooLong { input: 7, tokens: 4, limit: 3 }));
     }
 
     #[test]
