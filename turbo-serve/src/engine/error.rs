@@ -164,7 +164,7 @@ pub enum EngineError {
     NoSuchRows {
         /// What the model is for.
         task: Task,
-        /// Which rows: pooled, token or selected.
+        /// Which rows: pooled, token or selected; or what a task makes of them: entity, answer.
         rows: &'static str,
     },
     /// A prompt that the model does not have.

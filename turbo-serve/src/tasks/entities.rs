@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use turbo_models::tasks::{self, Aggregation};
 
-use super::{Found, Meter, aside, input};
+use super::{Found, Meter, aside, check_task, input};
 use crate::engine::{
-    Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, Row, Texts, TokenizeRequest, Truncation,
+    Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, Row, Task, Texts, TokenizeRequest,
+    Truncation,
 };
 
 /// Texts to look for entities in.
@@ -40,11 +41,15 @@ pub struct FoundEntity {
 /// The entities of each text, in its order.
 ///
 /// # Errors
-/// Those of the engine.
+/// Those of the engine; [`EngineError::NoSuchRows`] where its model is not for [`Task::TokenClassification`].
+///
+/// # Panics
+/// When it is polled outside a tokio runtime.
 pub async fn entities(
     engine: &dyn Infer,
     request: EntityRequest,
 ) -> Result<Found<Vec<Vec<FoundEntity>>>, EngineError> {
+    check_task(engine, Task::TokenClassification, "entity")?;
     let EntityRequest { texts, aggregation, ignored, truncation } = request;
     let mut meter = Meter::start(texts.iter().map(|text| text.chars().count()).sum());
     let extent = Extent::Input(truncation.unwrap_or_else(|| engine.info().default_truncation()));
@@ -73,4 +78,23 @@ pub async fn entities(
         encodings.iter().zip(&response.rows).map(of_text).collect()
     });
     Ok(meter.finish(found.await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::fake::{Crowded, run};
+
+    #[test]
+    fn a_model_for_something_else_has_no_entities() {
+        let request = || EntityRequest {
+            texts: vec!["b".to_owned()],
+            aggregation: Aggregation::None,
+            ignored: Vec::new(),
+            truncation: None,
+        };
+        let refused = run(entities(&Crowded::new(Task::QuestionAnswering), request())).unwrap_err();
+        assert_eq!(refused.to_string(), "this model is for question-answering: it has no entity rows");
+        assert!(run(entities(&Crowded::new(Task::TokenClassification), request())).is_ok());
+    }
 }

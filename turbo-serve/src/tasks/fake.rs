@@ -7,8 +7,8 @@ use std::{
 
 use crate::engine::{
     DecodeRequest, Encoding, EngineError, EngineInfo, Extent, Health, Infer, InferRequest, InferResponse,
-    Input, MaskToken, ModelInfo, OutputKind, Pending, Pooling, Prompts, Row, RowLens, ScoreFunction, Texts,
-    TokenizeRequest, Tokenized, Usage,
+    Input, MaskToken, ModelInfo, OutputKind, Pending, Pooling, Prompts, Row, RowLens, ScoreFunction, Task,
+    Texts, TokenizeRequest, Tokenized, Usage,
 };
 
 /// Ids of its vocabulary: the letters, from 1 on.
@@ -23,7 +23,7 @@ pub(super) fn info() -> EngineInfo {
         dtype: "float32",
         device: "test".to_owned(),
         task: Pooling::Mean.into(),
-        labels: [].into(),
+        labels: ["O".to_owned(), "X".to_owned()].into(),
         score_function: ScoreFunction::Identity,
         pair_score_function: ScoreFunction::Sigmoid,
         mask_token: Some(MaskToken { id: 1, text: "a".to_owned() }),
@@ -57,8 +57,11 @@ pub(super) struct Crowded {
 }
 
 impl Crowded {
-    pub(super) fn new() -> Self {
-        Self { info: info(), came: [0; 3].map(AtomicUsize::new) }
+    /// With a model for this task.
+    pub(super) fn new(task: Task) -> Self {
+        let mut info = info();
+        info.model.task = task;
+        Self { info, came: [0; 3].map(AtomicUsize::new) }
     }
 
     fn answer<T: Send + 'static>(&self, kind: usize, answer: T) -> Pending<'_, T> {

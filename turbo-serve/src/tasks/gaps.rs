@@ -44,6 +44,9 @@ pub const MOST_TARGETS: usize = 1000;
 /// # Errors
 /// Those of the engine; a text without a gap, or with too many, and targets without tokens, or too many, are
 /// [`EngineError::InvalidSelection`].
+///
+/// # Panics
+/// When it is polled outside a tokio runtime that has its clock enabled.
 pub async fn fill_gaps(
     engine: &dyn Infer,
     request: GapRequest,
@@ -164,13 +167,16 @@ async fn texts(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tasks::fake::{Crowded, wait};
+    use crate::{
+        engine::Task,
+        tasks::fake::{Crowded, wait},
+    };
 
     #[test]
     fn a_text_that_was_begun_waits_for_room() {
         let targets = Some(["b", "c", "d"].map(str::to_owned).to_vec());
         let request = GapRequest { text: "xaz".to_owned(), top_k: 3, targets };
-        let found = wait(fill_gaps(&Crowded::new(), request));
+        let found = wait(fill_gaps(&Crowded::new(Task::MaskedLm), request));
         let mut sequences: Vec<_> = found.found[0].iter().map(|filled| filled.sequence.as_str()).collect();
         sequences.sort_unstable();
         assert_eq!(sequences, ["xbz", "xcz", "xdz"]);

@@ -25,7 +25,7 @@ pub use questions::{FoundAnswer, QuestionRequest, answer_question};
 
 use std::time::{Duration, Instant};
 
-use crate::engine::{Encoded, Encoding, EngineError, Input, Usage};
+use crate::engine::{Encoded, Encoding, EngineError, Infer, Input, Task, Usage};
 
 /// A result with its usage.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +65,14 @@ impl Meter {
     fn finish<T>(mut self, found: T) -> Found<T> {
         self.usage.timings.total = self.started.elapsed().max(Duration::from_nanos(1));
         Found { found, usage: self.usage }
+    }
+}
+
+/// Refuses an engine whose model is not for `task`, since its rows mean something else.
+fn check_task(engine: &dyn Infer, task: Task, rows: &'static str) -> Result<(), EngineError> {
+    match engine.info().model.task {
+        its if its == task => Ok(()),
+        its => Err(EngineError::NoSuchRows { task: its, rows }),
     }
 }
 

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use turbo_models::tasks::{AnswerOptions, AnswerWindow, answers};
 
-use super::{Found, Meter, aside, input, patience::AskedBefore};
+use super::{Found, Meter, aside, check_task, input, patience::AskedBefore};
 use crate::engine::{
-    AnswerRoom, Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, SpecialTokens, Texts,
+    AnswerRoom, Encoding, EngineError, Extent, Infer, InferRequest, OutputKind, SpecialTokens, Task, Texts,
     TokenizeRequest,
 };
 
@@ -53,13 +53,17 @@ pub struct FoundAnswer {
 /// takes longer, not more slots. If no slots are free for the first of them it fails; the others wait for slots.
 ///
 /// # Errors
-/// Those of the engine. A question that leaves no room in a window is [`EngineError::Tokenizer`], a context of too many
+/// Those of the engine; [`EngineError::NoSuchRows`] where its model is not for [`Task::QuestionAnswering`]. A question that leaves no room in a window is [`EngineError::Tokenizer`], a context of too many
 /// windows [`EngineError::TooManyWindows`], or [`EngineError::TooManyAnswers`] for so many answers of each; windows for
 /// which there is no room [`EngineError::AnswerTooLarge`] or [`EngineError::NoRoomForAnswer`].
+///
+/// # Panics
+/// When it is polled outside a tokio runtime that has its clock enabled.
 pub async fn answer_question(
     engine: &dyn Infer,
     request: QuestionRequest,
 ) -> Result<Found<Vec<FoundAnswer>>, EngineError> {
+    check_task(engine, Task::QuestionAnswering, "answer")?;
     let QuestionRequest { question, context, max_seq_len, stride, options, room } = request;
     let mut meter = Meter::start(question.chars().count() + context.chars().count());
     let max_len = max_seq_len.min(engine.info().max_input_length);
@@ -233,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_question_that_was_begun_waits_for_room() {
-        let found = wait(answer_question(&Crowded::new(), request()));
+        let found = wait(answer_question(&Crowded::new(Task::QuestionAnswering), request()));
         assert_eq!(found.found.len(), 1, "of three windows, two at a time");
     }
 
@@ -244,13 +248,20 @@ mod tests {
         let ask = |limit| {
             let counted = Arc::new(Counted { limit, ..Counted::default() });
             let request = QuestionRequest { room: AnswerRoom::of(counted.clone()), ..request() };
-            let answered = run(answer_question(&Crowded::new(), request)).map(|found| found.found.len());
+            let answered = run(answer_question(&Crowded::new(Task::QuestionAnswering), request))
+                .map(|found| found.found.len());
             (answered, counted)
         };
         let (answered, counted) = ask(most);
         assert_eq!(answered, Ok(1));
         assert_eq!((counted.most.load(SeqCst), counted.held.load(SeqCst)), (most, 0));
         assert!(matches!(ask(most - 1).0, Err(EngineError::NoRoomForAnswer { .. })));
+    }
+
+    #[test]
+    fn a_model_for_something_else_has_no_answers() {
+        let refused = run(answer_question(&Crowded::new(Task::MaskedLm), request())).unwrap_err();
+        assert_eq!(refused.to_string(), "this model is for masked-lm: it has no answer rows");
     }
 
     #[test]
