@@ -15,7 +15,7 @@ use std::{
 use turbo_sched::{Batcher, Candidate, CostModel, Decision, RequestId};
 
 use super::{
-    Encoded, EngineError, OutputKind, Priority,
+    Encoded, EngineError, OutputKind, Priority, RowLens,
     abandoned::Abandoned,
     forecast::Forecast,
     metrics::QueueMetrics,
@@ -58,6 +58,16 @@ impl Job {
 
     pub(super) fn tokens(&self) -> usize {
         self.encoded.input_ids.len()
+    }
+
+    /// How many values answer it, of a model whose rows have these lengths.
+    pub(super) fn values(&self, lens: RowLens) -> usize {
+        let (rows, len) = match self.rows() {
+            Rows::Pooled => (1, lens.pooled),
+            Rows::Tokens => (self.tokens(), lens.tokens),
+            Rows::Selected => (self.encoded.selected.len(), lens.selected),
+        };
+        rows * len.unwrap_or(0)
     }
 
     pub(super) fn priority(&self) -> Priority {

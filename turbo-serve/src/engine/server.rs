@@ -422,6 +422,7 @@ impl WorkerStart {
             build: self.model.build,
             building: building + reserving,
             capacity,
+            rows: self.model.info.rows,
             queue,
             keeper: CostKeeper::new(cache),
             forecast,

@@ -22,7 +22,7 @@ use std::{
 use turbo_sched::Candidate;
 
 use super::{
-    BuildRunner, Capacity, EngineError, Health, RunError, Seat, Turn,
+    BuildRunner, Capacity, EngineError, Health, RowLens, RunError, Seat, Turn,
     abandoned::Abandoned,
     cost_cache::CostKeeper,
     forecast::Forecast,
@@ -55,6 +55,7 @@ pub(super) struct Worker {
     /// How long the last build took, the reservation for the largest batch included.
     pub building: Duration,
     pub capacity: Capacity,
+    pub rows: RowLens,
     pub queue: Queue,
     pub keeper: CostKeeper,
     pub forecast: Arc<Forecast>,
@@ -214,12 +215,13 @@ impl Worker {
         let now = Instant::now();
         let oldest = self.flights.front_mut().expect("who looks has a batch");
         let inference = now.saturating_duration_since(oldest.started);
+        let rows = self.rows;
         let looked = guarded(&mut self.runner, |runner| {
             let progress = runner.poll()?;
             if progress == Progress::Done {
                 // Rows are read from the runner's own memory, so another engine may use the device meanwhile.
                 oldest.turn = None;
-                answer(runner, oldest, inference)?;
+                answer(runner, rows, oldest, inference)?;
             }
             Ok(progress)
         });
@@ -388,11 +390,23 @@ fn fail(jobs: Vec<Job>, why: &str) {
     jobs.into_iter().for_each(|job| job.ticket.fail(EngineError::Backend(why.to_owned())));
 }
 
-/// Answers the requests of the runner's oldest batch, which took `inference`, with its rows.
-fn answer(runner: &mut dyn Runner, flight: &mut Flight, inference: Duration) -> Result<(), RunError> {
+/// Answers the requests of the runner's oldest batch, which took `inference`, with its rows, of these lengths.
+///
+/// # Errors
+/// Those of the runner; too few or too many values for an input.
+fn answer(
+    runner: &mut dyn Runner,
+    rows: RowLens,
+    flight: &mut Flight,
+    inference: Duration,
+) -> Result<(), RunError> {
     for (sequence, job) in flight.jobs.iter_mut().enumerate() {
         let mut values = Vec::new();
         runner.read(sequence, job.rows(), &mut values)?;
+        let (expected, got) = (job.values(rows), values.len());
+        if got != expected {
+            return Err(format!("the model gave {got} values for an input, expected {expected}").into());
+        }
         job.answer(values, flight.started, inference);
     }
     Ok(())

@@ -11,8 +11,8 @@ use turbo_serve::engine::{
 };
 
 use crate::fake::{
-    BREAKS, Control, FAILS, LOSES, MAX_INPUT_LENGTH, PANICS, begin, config, embed, eventually, firsts, hold,
-    model, request, start, wait, warm,
+    BREAKS, Control, FAILS, HIDDEN_SIZE, LOSES, MAX_INPUT_LENGTH, ONE_FEWER, ONE_MORE, PANICS, begin, config,
+    embed, eventually, firsts, hold, model, request, start, wait, warm,
 };
 
 fn backend(result: Result<turbo_serve::engine::InferResponse, EngineError>) -> String {
@@ -29,6 +29,17 @@ fn a_failed_batch_says_why_and_the_next_one_works() {
     assert_eq!(engine.health(), Health::Ready);
     assert_eq!(firsts(&embed(&engine, [&[1]]).unwrap()), [1]);
     assert_eq!(control.builds(), 1, "an error is no reason to build the model anew");
+}
+
+#[test]
+fn rows_of_another_length_are_no_answer() {
+    let (engine, _control) = start(&config());
+    for (id, got) in [(ONE_FEWER, HIDDEN_SIZE - 1), (ONE_MORE, HIDDEN_SIZE + 1)] {
+        let why = format!("the model gave {got} values for an input, expected {HIDDEN_SIZE}");
+        assert_eq!(backend(embed(&engine, [&[id]])), why);
+        assert_eq!(engine.health(), Health::Ready);
+        assert_eq!(firsts(&embed(&engine, [&[1]]).unwrap()), [1]);
+    }
 }
 
 #[test]

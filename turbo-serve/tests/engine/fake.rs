@@ -30,6 +30,10 @@ pub(crate) const PANICS: u32 = 901;
 pub(crate) const BREAKS: u32 = 902;
 /// A batch with this id loses the device.
 pub(crate) const LOSES: u32 = 903;
+/// A sequence with this id has a value too few in its rows.
+pub(crate) const ONE_FEWER: u32 = 904;
+/// A sequence with this id has a value too many.
+pub(crate) const ONE_MORE: u32 = 905;
 pub(crate) const VOCAB_SIZE: usize = 1000;
 /// Nothing in these tests takes this long, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -287,6 +291,9 @@ impl Runner for FakeRunner {
         );
         self.control.wait_until(|state| !state.rows_wait);
         let ids = &self.batch[sequence];
+        if ids[0] == ONE_MORE {
+            to.push(0.0);
+        }
         match rows {
             Rows::Pooled => to.extend([ids[0] as f32, ids.len() as f32, ids.iter().sum::<u32>() as f32]),
             Rows::Tokens => {
@@ -296,6 +303,9 @@ impl Runner for FakeRunner {
                 let row = |&at: &u32| [ids[at as usize] as f32, at as f32];
                 to.extend(self.selected[sequence].iter().flat_map(row));
             }
+        }
+        if ids[0] == ONE_FEWER {
+            to.pop();
         }
         Ok(())
     }
