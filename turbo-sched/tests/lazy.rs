@@ -25,11 +25,14 @@ fn waits(timeout: u64, slo: u64, now: u64, requests: &[(u32, u64, Option<u64>)])
         let request = Request::new(RequestId(id), seq_len, millis(arrived));
         batcher.push(Request { deadline: deadline.map(millis), ..request });
     }
-    match batcher.poll(millis(now)) {
+    let decided = match batcher.poll(millis(now)) {
         Decision::Run(_) => None,
         Decision::WaitUntil(moment) => Some(u64::try_from(moment.as_millis()).expect("small")),
         Decision::Idle => panic!("requests wait"),
-    }
+    };
+    batcher.hurry();
+    assert!(decided.is_none() || matches!(batcher.poll(millis(now)), Decision::Run(_)), "told to hurry");
+    decided
 }
 
 #[test]

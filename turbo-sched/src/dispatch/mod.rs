@@ -172,6 +172,11 @@ impl Batcher {
         self.queue.push(request);
     }
 
+    /// From now on it is [`Dispatch::Hungry`]: nothing comes any more that a request could wait for.
+    pub fn hurry(&mut self) {
+        self.config.dispatch = Dispatch::Hungry;
+    }
+
     /// Takes a request back; `false` when it does not wait here (it may be running).
     pub fn cancel(&mut self, id: RequestId) -> bool {
         let position = self.queue.iter().position(|request| request.id == id);

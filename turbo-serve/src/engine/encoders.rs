@@ -105,6 +105,11 @@ impl Encoders {
         self.inbox.stop();
     }
 
+    /// Tells the worker not to wait for new requests.
+    pub(super) fn hurry(&self) {
+        self.inbox.hurry();
+    }
+
     /// Wakes the worker to check the waiting jobs.
     pub(super) fn wake(&self) {
         self.inbox.wake();

@@ -133,6 +133,8 @@ enum Message {
     Stop,
     /// Check whether the waiting jobs are still to be computed.
     Wake,
+    /// No new requests are taken: do not wait for them.
+    Hurry,
 }
 
 /// The sending half. Unbounded as a channel; the slots of admitted inputs bound it.
@@ -159,6 +161,12 @@ impl Inbox {
     pub(super) fn stop(&self) {
         // Fails only if the worker has ended already.
         drop(self.sender.send(Message::Stop));
+    }
+
+    /// Tells the worker that what waits is not to wait for new requests.
+    pub(super) fn hurry(&self) {
+        // Fails only if the worker has ended already.
+        drop(self.sender.send(Message::Hurry));
     }
 
     /// Wakes the worker, if it sleeps, to check the waiting jobs.
@@ -264,8 +272,14 @@ impl Queue {
     pub(super) fn wait_for_more(&mut self) {
         match self.outbox.receiver.recv() {
             Ok(message) => self.accept(message),
-            Err(_) => self.stopping = true,
+            Err(_) => self.ends(),
         }
+    }
+
+    /// No more jobs will arrive: those that are there wait for no others.
+    fn ends(&mut self) {
+        self.stopping = true;
+        self.batcher.hurry();
     }
 
     /// Receives the next message; waits for it until `at` since the epoch at most.
@@ -278,11 +292,9 @@ impl Queue {
         match self.outbox.receiver.recv_timeout(time) {
             Ok(message) => self.accept(message),
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => {
-                // No more jobs will arrive; the waiting ones still wait until the batcher's time.
-                self.stopping = true;
-                std::thread::sleep(time);
-            }
+            // Whoever knew it before waits for a running batch, not for jobs.
+            Err(RecvTimeoutError::Disconnected) if self.stopping => std::thread::sleep(time),
+            Err(RecvTimeoutError::Disconnected) => self.ends(),
         }
     }
 
@@ -327,10 +339,7 @@ impl Queue {
             match self.outbox.receiver.try_recv() {
                 Ok(message) => self.accept(message),
                 Err(TryRecvError::Empty) => return,
-                Err(TryRecvError::Disconnected) => {
-                    self.stopping = true;
-                    return;
-                }
+                Err(TryRecvError::Disconnected) => return self.ends(),
             }
         }
     }
@@ -341,8 +350,9 @@ impl Queue {
                 add(&mut self.taken_in, inputs);
                 jobs
             }
-            Message::Stop => return self.stopping = true,
+            Message::Stop => return self.ends(),
             Message::Wake => return,
+            Message::Hurry => return self.batcher.hurry(),
         };
         for job in jobs {
             let request = job.ticket.place.request(job.input, job.seq_len(), self.epoch);

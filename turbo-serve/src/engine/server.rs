@@ -11,7 +11,7 @@ use std::{
 
 use turbo_sched::{Batcher, BatcherConfig};
 
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{
     Capacity, DecodeRequest, EngineConfig, EngineError, EngineInfo, Health, Infer, InferRequest,
@@ -120,20 +120,28 @@ impl Engine {
         })))
     }
 
-    /// Rejects new requests, waits until all accepted ones are answered, and ends the threads. A second call waits for
-    /// the same; [`Engine::abandon`] cuts the wait short.
+    /// Rejects new requests, waits until all accepted ones are answered, and ends the threads. Accepted requests wait
+    /// for no others any more, as with [`Dispatch::Hungry`](turbo_sched::Dispatch::Hungry). A second call waits for the
+    /// same; [`Engine::abandon`] cuts the wait short.
     pub async fn stop(&self) {
         self.0.health.set(Health::Stopping);
+        self.0.encoders.hurry();
         self.0.admission.drain().await;
         self.0.encoders.stop();
         let shared = Arc::clone(&self.0);
+        let (joined, all_joined) = oneshot::channel();
         // Under the lock, so that a second call waits for the same, even if the first one's future is gone.
         let join = move || {
             let mut threads = shared.threads.lock().unwrap_or_else(PoisonError::into_inner);
             threads.drain(..).for_each(|thread| drop(thread.join()));
+            // Fails only if nobody waits any more.
+            let _ = joined.send(());
         };
-        // Joining blocks until the threads have ended. At shutdown the runtime may be gone.
-        drop(tokio::task::spawn_blocking(join).await);
+        // Joining blocks until the threads have ended, and there may be no runtime, or none any more. Where no thread can
+        // be started for it they end all the same.
+        if std::thread::Builder::new().name("turbo-stop".into()).spawn(join).is_ok() {
+            drop(all_joined.await);
+        }
     }
 
     /// Cancels all accepted requests: they fail at once with [`EngineError::Stopping`]. No further text is tokenized,

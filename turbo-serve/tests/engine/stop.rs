@@ -1,8 +1,10 @@
 //! Stopping: no accepted request is lost, no new one is taken, and abandoned batches are not computed to their end.
 
-use turbo_serve::engine::{EngineError, Health, Infer};
+use std::time::Duration;
 
-use crate::fake::{begin, config, embed, firsts, hold, is_ready, request, start, wait};
+use turbo_serve::engine::{Dispatch, EngineConfig, EngineError, Health, Infer};
+
+use crate::fake::{begin, config, embed, eventually, firsts, hold, is_ready, request, start, wait};
 
 #[test]
 fn accepted_requests_are_answered_and_new_ones_refused() {
@@ -25,6 +27,28 @@ fn accepted_requests_are_answered_and_new_ones_refused() {
 }
 
 #[test]
+fn who_waits_for_company_is_answered_when_none_can_come() {
+    let dispatch = Dispatch::Lazy { timeout: Duration::MAX, slo: Duration::MAX };
+    let (engine, control) = start(&EngineConfig { dispatch, ..config() });
+    let mut waiting = begin(&engine, request([&[1]]));
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!is_ready(&mut waiting), "it waits for others");
+    let mut stop = Box::pin(engine.stop());
+    assert!(!is_ready(&mut stop));
+    assert_eq!(firsts(&wait(waiting).unwrap()), [1]);
+    wait(stop);
+    assert_eq!(control.batches(), [vec![1]]);
+}
+
+#[test]
+fn an_engine_stops_without_a_runtime() {
+    let (engine, control) = start(&config());
+    let stop = std::cell::RefCell::new(Box::pin(engine.stop()));
+    eventually(|| is_ready(&mut *stop.borrow_mut()));
+    assert_eq!(std::sync::Arc::strong_count(&control), 1, "the worker, which held the other, has ended");
+}
+
+#[test]
 fn an_idle_engine_stops_at_once() {
     let (engine, control) = start(&config());
     wait(engine.stop());
@@ -37,7 +61,7 @@ fn dropping_the_last_handle_ends_the_worker() {
     embed(&engine, [&[1]]).unwrap();
     drop(engine);
     // the worker holds the runner, and with it the second handle on the control
-    crate::fake::eventually(|| std::sync::Arc::strong_count(&control) == 1);
+    eventually(|| std::sync::Arc::strong_count(&control) == 1);
 }
 
 #[test]
@@ -63,7 +87,7 @@ fn a_batch_goes_on_for_the_one_who_still_waits() {
     wait(first).unwrap();
     control.wait_for_batches(2); // both are in it, and it is held
     drop(gone);
-    std::thread::sleep(std::time::Duration::from_millis(20)); // many layers
+    std::thread::sleep(Duration::from_millis(20)); // many layers
     assert!(!is_ready(&mut stays));
     control.open();
     assert_eq!(firsts(&wait(stays).unwrap()), [2]);
