@@ -83,10 +83,10 @@ pub use urgency::{Priority, Urgency};
 /// What an engine is configured with and asked for, from the crates below.
 pub use {
     turbo_models::{
-        Cpu, CpuOptions, DType, Encoding, Pooling, RowLens, ScoreFunction, SpecialTokens, Task, Text,
-        Truncation,
+        Cpu, CpuOptions, DType, EncoderKernels, Encoding, ModelError, PackedCache, Pooling, RowLens,
+        ScoreFunction, SpecialTokens, Task, Text, Truncation,
     },
-    turbo_sched::{Dispatch, Layout, Policy},
+    turbo_sched::{Candidate, Dispatch, Layout, Policy},
 };
 
 use std::{collections::BTreeMap, future::Future, pin::Pin};

@@ -23,6 +23,9 @@ pub use parts::{NoRoom, infer_in_parts};
 pub(crate) use patience::{Door, patiently};
 pub use questions::{FoundAnswer, QuestionRequest, answer_question};
 
+/// What requests say of how logits are read, from the crate below.
+pub use turbo_models::tasks::{Aggregation, AnswerOptions, Edges, NullAnswer};
+
 use std::time::{Duration, Instant};
 
 use crate::engine::{Encoded, Encoding, EngineError, Infer, Input, Task, Usage};

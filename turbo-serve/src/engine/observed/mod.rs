@@ -32,6 +32,8 @@ pub use latencies::{INTERVAL, Latencies, Percentiles};
 pub use requests::{Class, Misses, Origins, RequestSecond};
 pub(super) use requests::{Miss, Origin};
 pub use seconds::SECONDS;
+/// Where a cost of the map comes from.
+pub use turbo_sched::Source;
 
 use self::{
     batches::Batches,

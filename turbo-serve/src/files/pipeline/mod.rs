@@ -23,7 +23,8 @@ use std::{
     time::Duration,
 };
 
-use turbo_models::Encoded;
+/// The input of a model, from the crate below.
+pub use turbo_models::Encoded;
 
 use super::{
     FileError,
