@@ -97,7 +97,7 @@ impl Server {
 }
 
 /// All routes of the server, for [`net::serve`](crate::net::serve()) or for nesting in a server of one's own. Of one
-/// model it is enough to pass its engine.
+/// model it is enough to pass its engine. Nested at `/turbo`, the route `/` is `/turbo`, without a slash behind it.
 pub fn router(models: impl Into<Models>, metrics: Metrics, options: HttpOptions) -> Router {
     let server = Server(Arc::new(Shared { models: models.into(), metrics, options }));
     let routes = Router::new()

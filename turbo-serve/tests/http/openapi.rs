@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use axum::Router;
 use jsonschema::Validator;
 use serde_json::{Value, json};
 use turbo_serve::{
@@ -363,6 +364,28 @@ fn the_document_is_where_clients_look_and_the_page_reads_it() {
         !page.text().contains("http://") && !page.text().contains("https://"),
         "it works without a network"
     );
+}
+
+#[test]
+fn the_document_says_where_the_router_is_nested() {
+    let routes = routes(Arc::new(Fake::new(Health::Ready)));
+    let server = Running::start(Router::new().nest("/at/{place}/turbo", routes));
+    let above = "/at/home/turbo";
+    for path in
+        ["/openapi.json", "/api-doc/openapi.json", "/models/a/openapi.json", "/models/org/a/openapi.json"]
+    {
+        let document = server.get(&format!("{above}{path}")).json();
+        let urls = [0, 1, 2].map(|nth| document["servers"][nth]["url"].clone());
+        let expected = ["", "/models/{model}", "/models/{model}/versions/{version}"];
+        assert_eq!(urls, expected.map(|behind| json!(format!("{above}{behind}"))), "{path}");
+        assert_eq!(
+            document["paths"]["/v2/health/live"]["get"]["servers"],
+            json!([{ "url": above }]),
+            "{path}"
+        );
+    }
+    assert_eq!(server.get(above).status, 200, "its root");
+    assert_eq!(Server::start().get("/models/org/a/openapi.json").json()["servers"][0]["url"], "/");
 }
 
 #[test]

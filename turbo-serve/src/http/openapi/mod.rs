@@ -14,12 +14,13 @@ mod schemas;
 use std::sync::LazyLock;
 
 use axum::{
+    extract::{NestedPath, OriginalUri, rejection::NestedPathRejection},
     http::header,
     response::{IntoResponse, Response},
 };
 use serde_json::{Map, Value, json};
 
-use super::{kserve::routes as of_kserve, router::routes};
+use super::{kserve::routes as of_kserve, model_path::MODEL, router::routes};
 
 pub(super) use operation::Operation;
 pub(super) use operations::{cohere, kserve, openai, pipeline, rerank, server, tei, vllm};
@@ -27,11 +28,27 @@ pub(super) use operations::{cohere, kserve, openai, pipeline, rerank, server, te
 /// The page: it reads the document that lies beside it, and nothing else.
 const PAGE: &str = include_str!("page.html");
 
-static DOCUMENT: LazyLock<String> = LazyLock::new(|| document().to_string());
+/// The document of a router that is nested nowhere.
+static DOCUMENT: LazyLock<String> = LazyLock::new(|| document("").to_string());
 
 /// `GET /openapi.json` and `GET /api-doc/openapi.json`.
-pub(super) async fn openapi() -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.as_str()).into_response()
+pub(super) async fn openapi(
+    OriginalUri(uri): OriginalUri,
+    nested: Result<NestedPath, NestedPathRejection>,
+) -> Response {
+    let json = [(header::CONTENT_TYPE, "application/json")];
+    match nested.as_ref().map_or("", |nested| above(uri.path(), nested.as_str())) {
+        "" => (json, DOCUMENT.as_str()).into_response(),
+        above => (json, document(above).to_string()).into_response(),
+    }
+}
+
+/// What stands before the router's own paths in `path`: as many segments as the pattern has that it is nested at, without
+/// the part that is of a model.
+fn above<'a>(path: &'a str, pattern: &str) -> &'a str {
+    let pattern = pattern.find(&*MODEL).map_or(pattern, |at| &pattern[..at]);
+    let segments = pattern.trim_end_matches('/').matches('/').count();
+    path.match_indices('/').nth(segments).map_or(path, |(end, _)| &path[..end])
 }
 
 /// `GET /docs`.
@@ -39,13 +56,15 @@ pub(super) async fn page() -> Response {
     ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], PAGE).into_response()
 }
 
-fn document() -> Value {
+/// The document of a router whose paths follow `above`.
+fn document(above: &str) -> Value {
+    let root = if above.is_empty() { "/" } else { above };
     let mut paths = Map::new();
     for (method, path, operation) in routes().operations.into_iter().chain(of_kserve().operations) {
         // A parameter of many segments is written as one.
         let path = path.replace("{*", "{");
         let path = paths.entry(path).or_insert_with(|| json!({}));
-        path[method] = operation.into_json();
+        path[method] = operation.into_json(root);
     }
     let version = |name: &str| json!({ "default": name, "description": "as GET /v1/models lists it" });
     json!({
@@ -60,10 +79,14 @@ fn document() -> Value {
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
         "servers": [
-            { "url": "/", "description": "the default model, or the one that the body names" },
-            { "url": "/models/{model}", "description": "one of several models", "variables": { "model": version("model") } },
+            { "url": root, "description": "the default model, or the one that the body names" },
             {
-                "url": "/models/{model}/versions/{version}",
+                "url": format!("{above}/models/{{model}}"),
+                "description": "one of several models",
+                "variables": { "model": version("model") },
+            },
+            {
+                "url": format!("{above}/models/{{model}}/versions/{{version}}"),
                 "description": "one version of it",
                 "variables": { "model": version("model"), "version": version("latest") },
             },

@@ -154,7 +154,8 @@ impl Operation {
         Self { public: true, ..self }
     }
 
-    pub(super) fn into_json(self) -> Value {
+    /// As the document says it, of a router whose paths follow `root`.
+    pub(super) fn into_json(self, root: &str) -> Value {
         let schema = match self.errors {
             Errors::Tei => "Error",
             Errors::OpenAi => "OpenAiError",
@@ -186,7 +187,7 @@ impl Operation {
             operation["security"] = json!([]);
         }
         if self.at_root {
-            operation["servers"] = json!([{ "url": "/" }]);
+            operation["servers"] = json!([{ "url": root }]);
         }
         operation
     }
