@@ -252,7 +252,8 @@ pub trait Device: Clone + Send + Sync + 'static {
         to: &mut [T],
     ) -> Result<(), DeviceError>;
 
-    /// Memory for copies of `queue` to land in; `None` where [`Device::on_host`] gives the values themselves.
+    /// Memory for copies of `queue` to land in; `None` where [`Device::on_host`] gives the values themselves, or where each
+    /// read is a [`Device::download`], for which the reader waits.
     ///
     /// # Errors
     /// A device failure.
