@@ -20,7 +20,8 @@ use super::spans::Spans;
 pub(super) struct LogArguments {
     /// Log JSON instead of plain lines
     ///
-    /// The variable RUST_LOG says how much is logged.
+    /// The variable RUST_LOG says how much is logged. Of more than 4096 lines that nobody has read yet the newest are lost,
+    /// and a later line says how many.
     #[arg(long, env)]
     json_output: bool,
     /// Collector of OpenTelemetry that is sent a span for each request

@@ -1,5 +1,5 @@
 //! Tasks that take more than one engine request, or interpret its rows: answers to questions about long texts,
-//! entities, words that fit into a gap. Over any [`Infer`](crate::engine::Infer), independent of protocols.
+//! entities, words that fit into a gap. Over any [`Infer`], independent of protocols.
 //!
 //! ```text
 //! question, context ─tokenize─▶ windows ─infer, a few at a time─▶ logits ─▶ answers ─▶ parts of the context
