@@ -220,10 +220,8 @@ fn a_log_that_nobody_reads_stops_nothing() {
 
 #[test]
 fn told_twice_it_refuses_what_is_not_answered() {
-    // It waits a quarter of an hour for other requests to share the batch.
-    let server = Server::start(&["--dispatch=lazy", "--slo-ms=3600000"]);
-    let address = server.address().to_owned();
-    let client = thread::spawn(move || server::post(&address, "/embed", &json!({ "inputs": "the cat" })));
+    let server = Server::start_slow(&[]);
+    let client = server.slow_request();
     server.wait_for_metric("te_embed_count", 1);
     server.signal(Signal::Terminate);
     // Two signals at once count as one: the first has been handled when connections are refused.
@@ -233,7 +231,7 @@ fn told_twice_it_refuses_what_is_not_answered() {
         thread::sleep(Duration::from_millis(5));
     }
     let (code, output) = server.end(Signal::Terminate);
-    assert_eq!(client.join().unwrap().0, 503);
+    assert_eq!(client.join().unwrap(), 503);
     assert_eq!(code, Some(1), "{output}");
     assert!(output.contains("error: told twice to stop"), "{output}");
     let refusal = output.lines().find(|line| line.contains("not answered")).unwrap();
@@ -245,15 +243,13 @@ fn told_twice_it_refuses_what_is_not_answered() {
 
 #[test]
 fn what_is_not_answered_within_the_grace_is_refused() {
-    // It waits a quarter of an hour for other requests to share the batch.
-    let server = Server::start(&["--dispatch=lazy", "--slo-ms=3600000", "--shutdown-grace-ms=500"]);
-    let address = server.address().to_owned();
-    let client = thread::spawn(move || server::post(&address, "/embed", &json!({ "inputs": "the cat" })));
+    let server = Server::start_slow(&["--shutdown-grace-ms=200"]);
+    let client = server.slow_request();
     server.wait_for_metric("te_embed_count", 1);
     let (code, output) = server.end(Signal::Terminate);
-    assert_eq!(client.join().unwrap().0, 503);
+    assert_eq!(client.join().unwrap(), 503);
     assert_eq!(code, Some(1), "{output}");
-    assert!(output.contains("error: requests still ran after 500ms"), "{output}");
+    assert!(output.contains("error: requests still ran after 200ms"), "{output}");
 }
 
 #[test]

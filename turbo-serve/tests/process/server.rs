@@ -15,6 +15,9 @@ use turbo_serve::grpc::proto::tei::{PredictRequest, predict_client::PredictClien
 
 use crate::{PATIENCE, data};
 
+/// Of one request: some seconds of one core.
+const SLOW_TOKENS: usize = 16384;
+
 pub(crate) struct Server {
     child: Child,
     scheme: &'static str,
@@ -59,6 +62,25 @@ impl Server {
         let mut command = turbo();
         command.args(["serve", "--hostname=127.0.0.1", "--port=0", "--model-id"]).arg(model).args(arguments);
         Self::spawn(command)
+    }
+
+    /// Serves a model that takes seconds for [`Server::slow_request`]: as many tokens as its config says, each of which looks at
+    /// all others.
+    pub(crate) fn start_slow(arguments: &[&str]) -> Self {
+        let fixture = data().join("gte-base");
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::copy(fixture.join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
+        let config = std::fs::read(fixture.join("config.json")).unwrap();
+        let mut config: Value = serde_json::from_slice(&config).unwrap();
+        config["max_position_embeddings"] = SLOW_TOKENS.into();
+        std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        Self::start_model(folder.path(), &[&["--pooling=mean", "--threads=1"], arguments].concat())
+    }
+
+    /// Asks a slow one; gives the status once there is one.
+    pub(crate) fn slow_request(&self) -> JoinHandle<u16> {
+        let address = self.address.clone();
+        thread::spawn(move || post(&address, "/embed", &json!({ "inputs": [vec![5; SLOW_TOKENS]] })).0)
     }
 
     /// Serves the tiny model for a user whose home is `home`.
