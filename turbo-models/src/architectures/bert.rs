@@ -2,7 +2,7 @@
 //!
 //! Its pooler belongs to the head of a sequence classifier; nothing else uses it.
 
-use turbo_graph::{Activation, Pooling, Positions, ValueId};
+use turbo_graph::{Positions, ValueId};
 
 use super::{
     ActivationRange, Architecture, Name,
@@ -25,15 +25,7 @@ pub(super) const BERT: Architecture = Architecture {
 };
 
 pub(super) const HEADS: &[Head] = &[
-    Head {
-        task: Task::SequenceClassification,
-        steps: &[
-            Step::Pool(Pooling::Cls),
-            Step::Linear("pooler.dense", Width::Hidden, HasBias::Always),
-            Step::Activate(Activation::Tanh),
-            Step::Linear("classifier", Width::Labels, HasBias::Always),
-        ],
-    },
+    heads::POOLED_CLASSIFIER,
     heads::TOKEN_CLASSIFIER,
     heads::ANSWERS,
     Head {

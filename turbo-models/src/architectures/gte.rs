@@ -51,29 +51,20 @@ pub(super) const GTE_OF_LIBRARY: Architecture = Architecture {
 };
 
 const HEADS: &[Head] = &[
-    POOLED_CLASSIFIER,
+    heads::POOLED_CLASSIFIER,
     CLASSIFIER,
     heads::TOKEN_CLASSIFIER,
     Head { task: Task::MaskedLm, steps: &[DENSE, Step::HiddenAct, NORM, WORDS] },
 ];
 
 const HEADS_OF_LIBRARY: &[Head] = &[
-    POOLED_CLASSIFIER,
+    heads::POOLED_CLASSIFIER,
     CLASSIFIER,
     heads::TOKEN_CLASSIFIER,
     Head { task: Task::MaskedLm, steps: &[DENSE, Step::Activate(Activation::GeluErf), NORM, WORDS] },
 ];
 
-/// Newer files have a pooler before the classifier.
-const POOLED_CLASSIFIER: Head = Head {
-    task: Task::SequenceClassification,
-    steps: &[
-        Step::Pool(Pooling::Cls),
-        Step::Linear("pooler.dense", Width::Hidden, HasBias::Always),
-        Step::Activate(Activation::Tanh),
-        Step::Linear("classifier", Width::Labels, HasBias::Always),
-    ],
-};
+/// Of older files, which have no pooler before it.
 const CLASSIFIER: Head = Head {
     task: Task::SequenceClassification,
     steps: &[Step::Pool(Pooling::Cls), Step::Linear("classifier", Width::Labels, HasBias::Always)],

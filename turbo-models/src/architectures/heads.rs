@@ -238,6 +238,17 @@ impl Width {
 /// What nearly every family calls the table of its word embeddings.
 pub(super) const WORD_TABLE: &str = "embeddings.word_embeddings";
 
+/// BERT's: the first token's state through a matrix and the hyperbolic tangent.
+pub(super) const POOLED_CLASSIFIER: Head = Head {
+    task: Task::SequenceClassification,
+    steps: &[
+        Step::Pool(Pooling::Cls),
+        Step::Linear("pooler.dense", Width::Hidden, HasBias::Always),
+        Step::Activate(Activation::Tanh),
+        Step::Linear("classifier", Width::Labels, HasBias::Always),
+    ],
+};
+
 /// A label per token by one matrix, as nearly every family has it.
 pub(super) const TOKEN_CLASSIFIER: Head = Head {
     task: Task::TokenClassification,

@@ -6,7 +6,7 @@
 //! not want, or does not name; here what the steps of `tokenizer.json` put there stays, with a warning where the other file
 //! says no ([`kept`]).
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tokenizers::{
     PostProcessor, PostProcessorWrapper, Tokenizer,
     processors::{
@@ -34,8 +34,8 @@ const CLASSES: [&str; 5] =
 
 /// The class of the tokenizer, where it does not heed the flags; `None` where it does, or is not named.
 fn heedless(config: &JsonObject) -> Result<Option<String>, ModelError> {
-    let own: Option<Map<String, Value>> = config.get("auto_map")?;
-    if own.is_some_and(|classes| classes.contains_key("AutoTokenizer")) {
+    let own: Option<Value> = config.get("auto_map")?;
+    if own.is_some_and(|classes| classes.get("AutoTokenizer").is_some()) {
         return Ok(None);
     }
     let class: Option<String> = config.get(older::CLASS)?;
