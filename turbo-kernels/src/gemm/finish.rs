@@ -197,7 +197,7 @@ impl<F: Format, const PUT: bool> Kernel for Activate<F, PUT> {
                     if PUT { F::put(s, activated, to) } else { s.store(activated, to) }
                 }
                 lines = lines.wrapping_add(panel_width::<S>());
-                [low, high] = [low, high].map(|to| to.wrapping_add(stride));
+                (low, high) = (low.wrapping_add(stride), high.wrapping_add(stride));
             }
         });
     }

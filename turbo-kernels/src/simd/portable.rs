@@ -11,14 +11,30 @@ pub(crate) struct Portable;
 type Vector = [f32; LANES];
 type Words = [i32; LANES];
 
+/// What `f` makes of each number below `N`. A loop: `std::array::from_fn` and `map` are chains of functions, which are
+/// inlined where the compiler comes to do so, and with code made in several units it may not.
+#[inline(always)]
+fn lanes<T: Copy + Default, const N: usize>(f: impl Fn(usize) -> T) -> [T; N] {
+    let mut lanes = [T::default(); N];
+    for (i, lane) in lanes.iter_mut().enumerate() {
+        *lane = f(i);
+    }
+    lanes
+}
+
+#[inline(always)]
+fn map<T: Copy, U: Copy + Default, const N: usize>(v: [T; N], f: impl Fn(T) -> U) -> [U; N] {
+    lanes(|i| f(v[i]))
+}
+
 #[inline(always)]
 fn zip(a: Vector, b: Vector, f: impl Fn(f32, f32) -> f32) -> Vector {
-    std::array::from_fn(|i| f(a[i], b[i]))
+    lanes(|i| f(a[i], b[i]))
 }
 
 #[inline(always)]
 fn fold(v: Vector, f: impl Fn(f32, f32) -> f32) -> f32 {
-    let v: [f32; 4] = std::array::from_fn(|i| f(v[i], v[i + 4]));
+    let v: [f32; 4] = lanes(|i| f(v[i], v[i + 4]));
     f(f(v[0], v[2]), f(v[1], v[3]))
 }
 
@@ -40,7 +56,7 @@ fn mul_add(a: f32, b: f32, c: f32) -> f32 {
 fn of_halves(v: Words, f: impl Fn(i16) -> i16) -> Words {
     // SAFETY: both are 32 bytes in which every bit pattern is a value.
     unsafe {
-        let halves = std::mem::transmute::<Words, [i16; 2 * LANES]>(v).map(f);
+        let halves = map(std::mem::transmute::<Words, [i16; 2 * LANES]>(v), f);
         std::mem::transmute::<[i16; 2 * LANES], Words>(halves)
     }
 }
@@ -61,7 +77,7 @@ fn dot_i16(a: Words, b: Words) -> Words {
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 fn dot_i16(a: Words, b: Words) -> Words {
-    std::array::from_fn(|i| (a[i] << 16 >> 16) * (b[i] << 16 >> 16) + (a[i] >> 16) * (b[i] >> 16))
+    lanes(|i| (a[i] << 16 >> 16) * (b[i] << 16 >> 16) + (a[i] >> 16) * (b[i] >> 16))
 }
 
 impl Simd for Portable {
@@ -84,7 +100,7 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn load_partial(self, from: &[f32], fill: f32) -> Vector {
-        std::array::from_fn(|i| from.get(i).copied().unwrap_or(fill))
+        lanes(|i| from.get(i).copied().unwrap_or(fill))
     }
 
     #[inline(always)]
@@ -142,7 +158,7 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn mul_add(self, a: Vector, b: Vector, c: Vector) -> Vector {
-        std::array::from_fn(|i| mul_add(a[i], b[i], c[i]))
+        lanes(|i| mul_add(a[i], b[i], c[i]))
     }
 
     #[inline(always)]
@@ -157,7 +173,7 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn abs(self, v: Vector) -> Vector {
-        v.map(f32::abs)
+        map(v, f32::abs)
     }
 
     #[inline(always)]
@@ -169,7 +185,7 @@ impl Simd for Portable {
     fn round(self, v: Vector) -> Vector {
         // Adding 2²³ leaves no bits for a fraction, so the sum is rounded to an integer; from 2²³ on every f32 is one.
         // `round_ties_even` is a library call on x86-64 without SSE4.1.
-        v.map(|x| {
+        map(v, |x| {
             const MAGIC: f32 = 8_388_608.0;
             let rounded = ((x.abs() + MAGIC) - MAGIC).copysign(x);
             if x.abs() < MAGIC { rounded } else { x }
@@ -178,27 +194,27 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn pow2(self, n: Vector) -> Vector {
-        n.map(|n| f32::from_bits((n as i32).wrapping_add(127).wrapping_shl(23) as u32))
+        map(n, |n| f32::from_bits((n as i32).wrapping_add(127).wrapping_shl(23) as u32))
     }
 
     #[inline(always)]
     fn exponent(self, v: Vector) -> Vector {
-        v.map(|v| ((v.to_bits() >> 23) as i32 - 127) as f32)
+        map(v, |v| ((v.to_bits() >> 23) as i32 - 127) as f32)
     }
 
     #[inline(always)]
     fn is_nan(self, v: Vector) -> [bool; LANES] {
-        v.map(f32::is_nan)
+        map(v, f32::is_nan)
     }
 
     #[inline(always)]
     fn less(self, a: Vector, b: Vector) -> [bool; LANES] {
-        std::array::from_fn(|i| a[i] < b[i])
+        lanes(|i| a[i] < b[i])
     }
 
     #[inline(always)]
     fn select(self, mask: [bool; LANES], a: Vector, b: Vector) -> Vector {
-        std::array::from_fn(|i| if mask[i] { a[i] } else { b[i] })
+        lanes(|i| if mask[i] { a[i] } else { b[i] })
     }
 
     #[inline(always)]
@@ -218,47 +234,47 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn bits(self, v: Vector) -> Words {
-        v.map(|v| v.to_bits() as i32)
+        map(v, |v| v.to_bits() as i32)
     }
 
     #[inline(always)]
     fn float(self, v: Words) -> Vector {
-        v.map(|v| f32::from_bits(v as u32))
+        map(v, |v| f32::from_bits(v as u32))
     }
 
     #[inline(always)]
     fn to_i32(self, v: Vector) -> Words {
-        self.round(v).map(|v| v as i32)
+        map(self.round(v), |v| v as i32)
     }
 
     #[inline(always)]
     fn convert(self, v: Words) -> Vector {
-        v.map(|v| v as f32)
+        map(v, |v| v as f32)
     }
 
     #[inline(always)]
     fn add_i32(self, a: Words, b: Words) -> Words {
-        std::array::from_fn(|i| a[i].wrapping_add(b[i]))
+        lanes(|i| a[i].wrapping_add(b[i]))
     }
 
     #[inline(always)]
     fn sub_i32(self, a: Words, b: Words) -> Words {
-        std::array::from_fn(|i| a[i].wrapping_sub(b[i]))
+        lanes(|i| a[i].wrapping_sub(b[i]))
     }
 
     #[inline(always)]
     fn mul_i32(self, a: Words, b: Words) -> Words {
-        std::array::from_fn(|i| a[i].wrapping_mul(b[i]))
+        lanes(|i| a[i].wrapping_mul(b[i]))
     }
 
     #[inline(always)]
     fn max_i32(self, a: Words, b: Words) -> Words {
-        std::array::from_fn(|i| a[i].max(b[i]))
+        lanes(|i| a[i].max(b[i]))
     }
 
     #[inline(always)]
     fn max_u32(self, a: Words, b: Words) -> Words {
-        std::array::from_fn(|i| (a[i] as u32).max(b[i] as u32) as i32)
+        lanes(|i| (a[i] as u32).max(b[i] as u32) as i32)
     }
 
     #[inline(always)]
@@ -268,22 +284,22 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn and(self, a: Words, b: Words) -> Words {
-        std::array::from_fn(|i| a[i] & b[i])
+        lanes(|i| a[i] & b[i])
     }
 
     #[inline(always)]
     fn or(self, a: Words, b: Words) -> Words {
-        std::array::from_fn(|i| a[i] | b[i])
+        lanes(|i| a[i] | b[i])
     }
 
     #[inline(always)]
     fn shift_left<const N: u32>(self, v: Words) -> Words {
-        v.map(|v| v << N)
+        map(v, |v| v << N)
     }
 
     #[inline(always)]
     fn shift_right<const N: u32>(self, v: Words) -> Words {
-        v.map(|v| ((v as u32) >> N) as i32)
+        map(v, |v| ((v as u32) >> N) as i32)
     }
 
     #[inline(always)]

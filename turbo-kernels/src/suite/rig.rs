@@ -48,6 +48,14 @@ pub(super) struct Placed<D: Device, T> {
 /// Activations or constants on the device, to be read.
 pub(super) type Floats<D> = Placed<D, <D as Device>::Float>;
 
+/// What writes an output.
+type AnyKernel<'a, D> = dyn FnMut(
+        &D,
+        &mut <D as Device>::Queue,
+        <D as Device>::ViewMut<'_, <D as Device>::Float>,
+    ) -> Result<(), KernelError>
+    + 'a;
+
 impl<D: Device, T: Element> Placed<D, T> {
     /// All of them.
     pub(super) fn view(&self) -> D::View<'_, T> {
@@ -115,6 +123,15 @@ impl<'d, D: Device> Rig<'d, D> {
         len: usize,
         kernel: impl FnOnce(&D, &mut D::Queue, D::ViewMut<'_, D::Float>) -> Result<(), KernelError>,
     ) -> Result<Vec<f32>, KernelError> {
+        let mut kernel = Some(kernel);
+        self.answer_of_one(len, &mut |device, queue, out| {
+            let kernel = kernel.take().expect("called once");
+            kernel(device, queue, out)
+        })
+    }
+
+    /// [`Rig::answer`], compiled once for each device and not for each kernel: that was a tenth of the code of these tests.
+    fn answer_of_one(&mut self, len: usize, kernel: &mut AnyKernel<'_, D>) -> Result<Vec<f32>, KernelError> {
         let guard = self.guard;
         let mut all = vec![D::Float::from_f32(AROUND); len + 2 * guard];
         all[guard..guard + len].fill(D::Float::from_f32(f32::NAN));
@@ -159,6 +176,11 @@ pub(super) fn compare<F: Float>(
     want: &[f64],
     tolerance: impl Fn(usize) -> f64,
 ) {
+    compare_one::<F>(&case, got, want, &tolerance);
+}
+
+/// [`compare`], compiled once for each dtype.
+fn compare_one<F: Float>(case: &dyn Debug, got: &[f32], want: &[f64], tolerance: &dyn Fn(usize) -> f64) {
     assert_eq!(got.len(), want.len(), "{case:?}: length");
     for (i, (&got, &want)) in got.iter().zip(want).enumerate() {
         let own = tolerance(i);
