@@ -63,12 +63,12 @@ pub enum GraphError {
         op: &'static str,
     },
     /// A weight could not be had.
-    #[error("weight {name}: {source}")]
+    #[error("weight {name}: {why}")]
     Weight {
         /// Its published name.
         name: String,
         /// Why.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        why: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A weight has another number of values than its shape says.
     #[error("weight {name}: expected {expected} values, got {got}")]

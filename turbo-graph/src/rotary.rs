@@ -30,8 +30,8 @@ impl RotaryTable {
         let mut values = Vec::new();
         let has_room = rows.checked_mul(columns).is_some_and(|count| values.try_reserve_exact(count).is_ok());
         if !has_room {
-            let source = format!("no memory for {rows} positions of {columns} values").into();
-            return Err(GraphError::Weight { name: "of rotary positions".to_owned(), source });
+            let why = format!("no memory for {rows} positions of {columns} values").into();
+            return Err(GraphError::Weight { name: "of rotary positions".to_owned(), why });
         }
         for position in 0..self.positions {
             let angle = |&frequency: &f64| f64::from(position as f32 * frequency as f32);

@@ -57,12 +57,10 @@ impl Checkpoint {
     /// # Errors
     /// As [`Self::open`].
     pub fn open_with(dir: &Path, options: &OpenOptions) -> Result<Self, ModelError> {
-        let dir =
-            fs::canonicalize(dir).map_err(|source| ModelError::Read { file: dir.to_owned(), source })?;
+        let dir = fs::canonicalize(dir).map_err(|why| ModelError::Read { file: dir.to_owned(), why })?;
         if !dir.is_dir() {
-            let source =
-                io::Error::new(io::ErrorKind::NotADirectory, "it is a file, expected a model folder");
-            return Err(ModelError::Read { file: dir, source });
+            let why = io::Error::new(io::ErrorKind::NotADirectory, "it is a file, expected a model folder");
+            return Err(ModelError::Read { file: dir, why });
         }
         refuse_adapter(&dir)?;
         // first, for it tells of a folder whose parts lie in folders of their own that this is not supported

@@ -12,12 +12,12 @@ use crate::Task;
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// A file could not be read or mapped.
-    #[error("{file}: {source}")]
+    #[error("{file}: {why}")]
     Read {
         /// The file.
         file: PathBuf,
         /// What the system said.
-        source: std::io::Error,
+        why: std::io::Error,
     },
     /// A file that should be JSON is not, or not of the expected form.
     #[error("{file}: {why}")]
@@ -143,7 +143,20 @@ pub(crate) fn one_line(message: impl fmt::Display) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::{error::Error, io};
+
     use super::*;
+
+    /// Printers of chains put every cause behind the message.
+    #[test]
+    fn what_a_message_says_is_no_cause_behind_it() {
+        let error = ModelError::Read { file: "config.json".into(), why: io::Error::other("gone") };
+        assert_eq!(error.to_string(), "config.json: gone");
+        assert!(error.source().is_none());
+        let error = GraphError::Weight { name: "a.weight".into(), why: Box::new(error) };
+        assert_eq!(error.to_string(), "weight a.weight: config.json: gone");
+        assert!(error.source().is_none());
+    }
 
     #[test]
     fn foreign_messages_become_one_short_line() {

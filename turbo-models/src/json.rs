@@ -27,7 +27,7 @@ impl JsonObject {
     /// Reads `file`, which must be there.
     pub(crate) fn open_existing(file: PathBuf) -> Result<Self, ModelError> {
         let missing = || io::Error::new(io::ErrorKind::NotFound, "there is no such file");
-        Self::open(file.clone())?.ok_or_else(|| ModelError::Read { file, source: missing() })
+        Self::open(file.clone())?.ok_or_else(|| ModelError::Read { file, why: missing() })
     }
 
     /// The file it was read from.
@@ -110,7 +110,7 @@ pub(crate) fn read_json<T: DeserializeOwned>(file: &Path) -> Result<Option<T>, M
     let text = match fs::read(file) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound && !is_there(file) => return Ok(None),
-        Err(source) => return Err(ModelError::Read { file: file.to_owned(), source }),
+        Err(why) => return Err(ModelError::Read { file: file.to_owned(), why }),
     };
     serde_json::from_slice(&text)
         .map(Some)

@@ -58,7 +58,7 @@ impl SafetensorsFile {
         let modified = fs::metadata(&path).and_then(|metadata| metadata.modified()).ok();
         let map = match MappedFile::open(&path) {
             Ok(map) => map,
-            Err(source) => return Err(ModelError::Read { file: path, source }),
+            Err(why) => return Err(ModelError::Read { file: path, why }),
         };
         let (header_len, metadata) = SafeTensors::read_metadata(&map)
             .map_err(|error| ModelError::Weights { file: path.clone(), why: explain(&map, error) })?;

@@ -153,7 +153,7 @@ impl<'a, D: Gemm> Loader<'a, D> {
         let stacked = if parts.len() > 1 { parts.iter().map(values_of).sum() } else { 0 };
         let mut values = Vec::with_capacity(stacked);
         for part in parts {
-            let failed = |source| GraphError::Weight { name: part.name.clone(), source };
+            let failed = |why| GraphError::Weight { name: part.name.clone(), why };
             let tensor = self.source.weight(&part.name, &part.shape).map_err(failed)?;
             let (expected, got) = (values_of(part), tensor.len());
             if got != expected {

@@ -39,7 +39,7 @@ impl PackedCache {
     /// # Errors
     /// [`ModelError::Read`] when it cannot be made.
     pub fn open(dir: &Path) -> Result<Self, ModelError> {
-        fs::create_dir_all(dir).map_err(|source| ModelError::Read { file: dir.to_owned(), source })?;
+        fs::create_dir_all(dir).map_err(|why| ModelError::Read { file: dir.to_owned(), why })?;
         Ok(Self { dir: dir.to_owned() })
     }
 

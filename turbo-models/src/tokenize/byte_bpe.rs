@@ -60,8 +60,7 @@ fn open(dir: &Path, config: Option<&JsonObject>) -> Result<Tokenizer, ModelError
 }
 
 fn read_merges(file: &Path) -> Result<Merges, ModelError> {
-    let text =
-        fs::read_to_string(file).map_err(|source| ModelError::Read { file: file.to_owned(), source })?;
+    let text = fs::read_to_string(file).map_err(|why| ModelError::Read { file: file.to_owned(), why })?;
     let lines = text.lines().enumerate();
     let merges = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with("#version"));
     let pair = |(index, line): (usize, &str)| match line.split(' ').collect::<Vec<_>>()[..] {

@@ -142,7 +142,7 @@ fn open_any(dir: &Path, config: Option<&JsonObject>) -> Result<Option<Tokenizer>
 fn read(file: PathBuf) -> Result<Tokenizer, ModelError> {
     let json = match std::fs::read(&file) {
         Ok(json) => json,
-        Err(source) => return Err(ModelError::Read { file, source }),
+        Err(why) => return Err(ModelError::Read { file, why }),
     };
     let sound = parse(&json).and_then(|tokenizer| {
         let steps = serde_json::to_value(tokenizer.get_post_processor()).map_err(one_line)?;

@@ -179,7 +179,7 @@ fn source(dir: &Path, config: Option<&JsonObject>) -> Result<(&'static str, Stri
                 .map(|source| (CONFIG, source))
                 .ok_or_else(missing)
         }
-        Err(source) => Err(ModelError::Read { file, source }),
+        Err(why) => Err(ModelError::Read { file, why }),
     }
 }
 

@@ -27,7 +27,7 @@ fn open(dir: &Path, config: Option<&JsonObject>) -> Result<Tokenizer, ModelError
     let file = dir.join(FILE);
     let vocabulary = match fs::read(&file) {
         Ok(vocabulary) => vocabulary,
-        Err(source) => return Err(ModelError::Read { file, source }),
+        Err(why) => return Err(ModelError::Read { file, why }),
     };
     let wrong = |why: String| ModelError::Tokenizer { file: file.clone(), why };
     let vocabulary = WordPiece::read_bytes(&vocabulary).map_err(|error| wrong(one_line(error)))?;

@@ -6,12 +6,12 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// A system call failed.
-    #[error("{file}: {source}")]
+    #[error("{file}: {why}")]
     Io {
         /// The file.
         file: String,
         /// What the system said.
-        source: io::Error,
+        why: io::Error,
     },
     /// The name does not tell the file's format.
     #[error("{file}: cannot tell its format from its name, known are {known}; {flag} says it otherwise")]
@@ -98,13 +98,13 @@ pub enum FileError {
     /// The system refused a thread.
     #[error(
         "cannot start a thread that {does} (end other processes, raise `ulimit -u`, or let fewer threads tokenize): \
-         {source}"
+         {why}"
     )]
     Thread {
         /// What it was to do.
         does: &'static str,
         /// What the system said.
-        source: io::Error,
+        why: io::Error,
     },
     /// The model failed.
     #[error("the model failed: {why}")]
@@ -120,7 +120,7 @@ pub enum FileError {
 impl FileError {
     /// For `map_err` where a file is read or written.
     pub(crate) fn io(file: &str) -> impl Fn(io::Error) -> Self {
-        move |source| Self::Io { file: file.to_owned(), source }
+        move |why| Self::Io { file: file.to_owned(), why }
     }
 }
 

@@ -122,12 +122,12 @@ pub enum HubError {
         why: String,
     },
     /// The cache cannot be read or written.
-    #[error("{path}: {source}")]
+    #[error("{path}: {why}")]
     Io {
         /// The place.
         path: String,
         /// What the system said.
-        source: io::Error,
+        why: io::Error,
     },
 }
 

@@ -308,8 +308,8 @@ impl Transfer<'_> {
             ApiError::IoError(source) if is_of_network(&source) => {
                 Failure::Again(unreachable(source.to_string()))
             }
-            ApiError::IoError(source) => {
-                Failure::Final(HubError::Io { path: self.settings.cache.display().to_string(), source })
+            ApiError::IoError(why) => {
+                Failure::Final(HubError::Io { path: self.settings.cache.display().to_string(), why })
             }
             ApiError::RequestError(error) => match *error {
                 // The partial file was complete already.

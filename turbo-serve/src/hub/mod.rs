@@ -169,7 +169,7 @@ impl Hub {
         if !is_commit(revision) && self.referred(&name, revision).as_ref() != Some(&commit) {
             let cache = self.settings.cache.display().to_string();
             let noted = self.cache.repo(repo(&name, revision)).create_ref(&commit);
-            noted.map_err(|source| HubError::Io { path: cache, source })?;
+            noted.map_err(|why| HubError::Io { path: cache, why })?;
         }
         Ok(self.snapshot(&name, &commit))
     }

@@ -104,8 +104,8 @@ fn absolute(path: &Path) -> PathBuf {
 }
 
 fn no_home() -> HubError {
-    let source = std::io::Error::other("there is no home folder: pass --huggingface-hub-cache or HF_HOME");
-    HubError::Io { path: "cache of the Hub".to_owned(), source }
+    let why = std::io::Error::other("there is no home folder: pass --huggingface-hub-cache or HF_HOME");
+    HubError::Io { path: "cache of the Hub".to_owned(), why }
 }
 
 /// Whether a variable is set to a value that the Hub's tools take for true.

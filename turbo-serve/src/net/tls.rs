@@ -33,12 +33,12 @@ pub struct Tls(TlsAcceptor);
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {why}", path.display())]
     Read {
         /// Which.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        why: io::Error,
     },
     /// A file is not PEM, or has none of the items it should have.
     #[error("{}: expected {expected}, {found}", path.display())]
@@ -59,14 +59,14 @@ pub enum TlsError {
         key: PathBuf,
     },
     /// TLS cannot use the certificate or the key.
-    #[error("{} and {}: {source}", cert.display(), key.display())]
+    #[error("{} and {}: {why}", cert.display(), key.display())]
     Unusable {
         /// The file with the certificate.
         cert: PathBuf,
         /// The file with the key.
         key: PathBuf,
         /// Why.
-        source: rustls::Error,
+        why: rustls::Error,
     },
 }
 
@@ -83,13 +83,13 @@ impl Tls {
             .expect("ring has ciphers for the usual versions of TLS")
             .with_no_client_auth()
             .with_single_cert(chain, secret);
-        let mut config = config.map_err(|source| {
+        let mut config = config.map_err(|why| {
             let (cert, key) = (cert.to_owned(), key.to_owned());
-            match source {
+            match why {
                 rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
                     TlsError::OtherKey { cert, key }
                 }
-                source => TlsError::Unusable { cert, key, source },
+                why => TlsError::Unusable { cert, key, why },
             }
         })?;
         config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
@@ -120,7 +120,7 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    fs::read(path).map_err(|source| TlsError::Read { path: path.to_owned(), source })
+    fs::read(path).map_err(|why| TlsError::Read { path: path.to_owned(), why })
 }
 
 fn content(path: &Path, expected: &'static str, error: &pem::Error) -> TlsError {

@@ -340,7 +340,7 @@ impl FileArguments {
         match done {
             Ok(summary) => Ok(self.end(summary, &meter, go_on)),
             // The reader of the pipe has closed it, as `head` does.
-            Err(FileError::Io { source, .. }) if self.is_pipe() && source.kind() == ErrorKind::BrokenPipe => {
+            Err(FileError::Io { why, .. }) if self.is_pipe() && why.kind() == ErrorKind::BrokenPipe => {
                 Ok(ExitCode::SUCCESS)
             }
             Err(error) => Err(error.into()),

@@ -249,7 +249,7 @@ fn start<T: Send + 'static>(
     does: &'static str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>, FileError> {
-    thread::Builder::new().spawn(work).map_err(|source| FileError::Thread { does, source })
+    thread::Builder::new().spawn(work).map_err(|why| FileError::Thread { does, why })
 }
 
 /// The same rows, and an error where there are fewer than `least`: those were answered already, of another input.

@@ -96,7 +96,7 @@ fn open_quote(file: &str, line: u64) -> FileError {
 fn broken(file: &str, line: u64, error: ::csv::Error) -> FileError {
     let file = format!("{file}:{line}");
     match error.into_kind() {
-        ::csv::ErrorKind::Io(source) => FileError::Io { file, source },
+        ::csv::ErrorKind::Io(why) => FileError::Io { file, why },
         other => FileError::Broken { file, why: format!("{other:?}") },
     }
 }

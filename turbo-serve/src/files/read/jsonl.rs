@@ -32,7 +32,7 @@ impl<R: BufRead> Objects<R> {
     fn row(&mut self) -> Result<Option<Row>, FileError> {
         loop {
             let line = match self.lines.next() {
-                Err(source) => return Err(FileError::Io { file: self.file.clone(), source }),
+                Err(why) => return Err(FileError::Io { file: self.file.clone(), why }),
                 Ok(None) => return Ok(None),
                 Ok(Some(Ok(line))) if line.trim().is_empty() => continue,
                 Ok(Some(line)) => line.and_then(object),

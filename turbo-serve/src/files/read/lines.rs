@@ -76,9 +76,9 @@ impl<R: BufRead> Iterator for Texts<R> {
         }
         let line = match self.lines.next() {
             Ok(line) => line?,
-            Err(source) => {
+            Err(why) => {
                 self.failed = true;
-                return Some(Err(FileError::Io { file: self.file.clone(), source }));
+                return Some(Err(FileError::Io { file: self.file.clone(), why }));
             }
         };
         let cells = line.map(|text| vec![Cell::Text(text.to_owned())]);
