@@ -11,10 +11,10 @@ use turbo_models::Task;
 
 use super::{
     EngineError, HeldBytes, Priority,
-    forecast::Place,
+    admit::forecast::Place,
+    answers::ticket::Answer,
+    compute::queue::Job,
     observed::{Memory, Miss, Observer, Origin},
-    queue::Job,
-    ticket::Answer,
 };
 use crate::{cache::Tier, metric_names as names};
 

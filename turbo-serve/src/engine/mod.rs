@@ -20,65 +20,45 @@
 //! [`metric_names`](crate::metric_names) says which side records what. Install the recorder before an engine starts;
 //! without one nothing is counted.
 
-mod abandoned;
-mod admission;
-mod answer_room;
-mod batch_tokens;
+mod admit;
+mod answers;
+mod compute;
 mod config;
-mod cost_cache;
-mod encoder;
-mod encoders;
 mod error;
-mod fastest;
-mod finish;
-mod forecast;
-mod gather;
 mod health;
 mod info;
-mod instruction;
-mod lanes;
-mod lead;
 mod metrics;
 pub mod observed;
-mod promises;
-mod prompts;
-mod queue;
-mod recall;
-mod reserved;
-mod resident;
-mod rules;
+mod published;
 mod runner;
 mod server;
 mod spent;
-mod ticket;
-mod tokenize;
-mod turns;
+mod start;
+mod tokens;
 mod types;
-mod urgency;
-mod waiting;
-mod warm_up;
-mod worker;
 
-pub use answer_room::{AnswerRoom, HoldAnswers};
-pub use batch_tokens::BatchTokens;
+pub use admit::answer_room::{AnswerRoom, HoldAnswers};
+pub use admit::urgency::{Priority, Urgency};
+pub use compute::turns::{DeviceTurns, Seat, Turn};
 pub use config::{EngineConfig, Model, StartError};
-pub use encoder::{DefaultPrompt, OpenError, OpenOptions, packed_cache};
 pub use error::EngineError;
-pub use fastest::{LONG_RUN, fastest};
 pub use info::{EngineInfo, MaskToken, ModelInfo};
-pub use instruction::Instruction;
-pub use prompts::{Prompt, PromptName, Prompts};
-pub(crate) use resident::available_bytes;
-pub use resident::resident_bytes;
+pub use published::{DefaultPrompt, OpenError, OpenOptions, packed_cache};
 pub use runner::{BuildRunner, Capacity, DeviceLost, HeldBytes, Progress, Rows, RunError, Runner, Sequence};
 pub use server::Engine;
 pub use spent::Spent;
-pub use tokenize::{DecodeRequest, Extent, Texts, Tokenize, TokenizeError, TokenizeRequest, Tokenized};
-pub use turns::{DeviceTurns, Seat, Turn};
+pub use start::batch_tokens::BatchTokens;
+pub use start::fastest::{LONG_RUN, fastest};
+pub(crate) use start::resident::available_bytes;
+pub use start::resident::resident_bytes;
+pub use tokens::instruction::Instruction;
+pub use tokens::prompts::{Prompt, PromptName, Prompts};
+pub use tokens::tokenize::{
+    DecodeRequest, Extent, Texts, Tokenize, TokenizeError, TokenizeRequest, Tokenized,
+};
 pub use types::{
     Encoded, Health, InferRequest, InferResponse, Input, MAX_SELECTED, OutputKind, Row, Timings, Usage,
 };
-pub use urgency::{Priority, Urgency};
 
 /// What an engine is configured with and asked for, from the crates below.
 pub use {

@@ -16,25 +16,35 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::{
     Capacity, DecodeRequest, EngineConfig, EngineError, EngineInfo, Health, Infer, InferRequest,
     InferResponse, Input, Model, OutputKind, Pending, Spent, StartError, TokenizeRequest, Tokenized, Urgency,
-    abandoned::Abandoned,
-    admission::{Admission, Comes},
-    batch_tokens::longest_of,
-    cost_cache::{CostCache, CostKeeper, CostKey},
-    encoders::Encoders,
-    finish::finish,
-    forecast::{Forecast, Terms},
+    admit::{
+        abandoned::Abandoned,
+        admission::{Admission, Comes},
+        forecast::{Forecast, Terms},
+        waiting::Waiting,
+    },
+    answers::{
+        finish::finish,
+        recall::{Known, Recall},
+        ticket::{Receiver, Ticket},
+    },
+    compute::{
+        lead::Lead,
+        queue::{Outbox, Queue, inbox},
+        worker::{Worker, panic_message},
+    },
     health::HealthCell,
-    lead::Lead,
     metrics::{MemoryMetrics, QueueMetrics, TaskMetrics},
     observed::{Observed, Observer},
-    queue::{Outbox, Queue, inbox},
-    recall::{Known, Recall},
-    resident::resident_bytes,
-    rules::{Manner, Rules},
-    ticket::{Receiver, Ticket},
-    waiting::Waiting,
-    warm_up::{Warm, WarmUp},
-    worker::{Worker, panic_message},
+    start::{
+        batch_tokens::longest_of,
+        cost_cache::{CostCache, CostKeeper, CostKey},
+        resident::resident_bytes,
+        warm_up::{Warm, WarmUp},
+    },
+    tokens::{
+        rules::{Manner, Rules},
+        tokenizing::Tokenizing,
+    },
 };
 
 /// A model, its queue and its threads. Clones are handles to the same engine.
@@ -51,7 +61,7 @@ struct Shared {
     forecast: Arc<Forecast>,
     /// The deadline of every request that names none, counted from its arrival.
     slo: Option<Duration>,
-    encoders: Encoders,
+    tokenizing: Tokenizing,
     metrics: TaskMetrics,
     observer: Arc<Observer>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -102,7 +112,8 @@ impl Engine {
             Known::new(cache, fingerprint.as_deref(), rows, inbox.clone(), Arc::clone(&forecast))
         });
         let recall = Recall::new(known, inbox.clone(), Arc::clone(&forecast), label, Arc::clone(&observer));
-        let (encoders, mut threads) = Encoders::start(rules, workers, recall, inbox, Arc::clone(&abandoned))?;
+        let (tokenizing, mut threads) =
+            Tokenizing::start(rules, workers, recall, inbox, Arc::clone(&abandoned))?;
         threads.push(worker);
         let total = u32::try_from(slots).unwrap_or(u32::MAX);
         let admission = Admission::new(total, Arc::clone(&forecast));
@@ -114,7 +125,7 @@ impl Engine {
             admission,
             forecast,
             slo: config.slo,
-            encoders,
+            tokenizing,
             threads: Mutex::new(threads),
             abandoned,
         })))
@@ -125,9 +136,9 @@ impl Engine {
     /// same; [`Engine::abandon`] cuts the wait short.
     pub async fn stop(&self) {
         self.0.health.set(Health::Stopping);
-        self.0.encoders.hurry();
+        self.0.tokenizing.hurry();
         self.0.admission.drain().await;
-        self.0.encoders.stop();
+        self.0.tokenizing.stop();
         let shared = Arc::clone(&self.0);
         let (joined, all_joined) = oneshot::channel();
         // Under the lock, so that a second call waits for the same, even if the first one's future is gone.
@@ -150,7 +161,7 @@ impl Engine {
     pub fn abandon(&self) {
         self.0.health.set(Health::Stopping);
         self.0.abandoned.say();
-        self.0.encoders.wake();
+        self.0.tokenizing.wake();
     }
 
     async fn answer(&self, request: InferRequest) -> Result<InferResponse, EngineError> {
@@ -199,7 +210,7 @@ impl Engine {
         }
         let characters = inputs.iter().map(characters).sum();
         let (ticket, reply) = Ticket::new(Arc::clone(&inside.place), inputs.len(), output, slots);
-        shared.encoders.encode(ticket.held_in(room, row_len), inputs, manner);
+        shared.tokenizing.encode(ticket.held_in(room, row_len), inputs, manner);
         let answers = shared.received(reply).await;
         if let Err(error) = &answers
             && error.is_retried(retries, urgency.deadline)
@@ -218,14 +229,14 @@ impl Engine {
         let shared = &*self.0;
         shared.check_count(request.texts.len())?;
         let slots = shared.reserve_aside(request.texts.len(), request.retries)?;
-        shared.received(shared.encoders.tokenize(request, slots)).await
+        shared.received(shared.tokenizing.tokenize(request, slots)).await
     }
 
     async fn texts(&self, request: DecodeRequest) -> Result<Vec<String>, EngineError> {
         let shared = &*self.0;
         shared.check_count(request.ids.len())?;
         let slots = shared.reserve_aside(request.ids.len(), request.retries)?;
-        shared.received(shared.encoders.decode(request, slots)).await
+        shared.received(shared.tokenizing.decode(request, slots)).await
     }
 }
 
@@ -261,7 +272,7 @@ impl Infer for Engine {
 
     fn observed(&self) -> Option<Observed> {
         let observed = self.0.observer.look(self.0.forecast.until_empty());
-        self.0.encoders.wake(); // a sleeping worker then reports costs and plans for the next look
+        self.0.tokenizing.wake(); // a sleeping worker then reports costs and plans for the next look
         Some(observed)
     }
 }

@@ -40,7 +40,7 @@ use self::{
     costs::Costs,
     requests::{Counts, Requests},
 };
-use super::{HeldBytes, Priority, waiting::Waiting};
+use super::{HeldBytes, Priority, admit::waiting::Waiting};
 
 /// Recent activity of an engine.
 #[derive(Clone, Debug, PartialEq)]

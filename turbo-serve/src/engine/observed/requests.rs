@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Latencies, Percentiles, latencies::Recorder, seconds::Seconds};
 use crate::{
     cache::Tier,
-    engine::{Priority, waiting::ByClass},
+    engine::{Priority, admit::waiting::ByClass},
 };
 
 /// Where an answer comes from.

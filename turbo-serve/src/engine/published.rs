@@ -20,8 +20,8 @@ use turbo_sched::{Candidate, Layout};
 
 use super::{
     BuildRunner, Capacity, DeviceLost, Encoded, Extent, HeldBytes, MAX_SELECTED, MaskToken, Model, ModelInfo,
-    Progress, Prompts, Rows, RunError, Runner, Sequence, Tokenize, TokenizeError, reserved::Reserved,
-    resident::available_bytes,
+    Progress, Prompts, Rows, RunError, Runner, Sequence, Tokenize, TokenizeError,
+    start::{reserved::Reserved, resident::available_bytes},
 };
 
 /// Options of a model, beside what its folder says.

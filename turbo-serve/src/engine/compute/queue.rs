@@ -14,19 +14,23 @@ use std::{
 
 use turbo_sched::{Batcher, Candidate, CostModel, Decision, RequestId};
 
-use super::{
+use crate::engine::{
     Encoded, EngineError, OutputKind, Priority, RowLens,
-    abandoned::Abandoned,
-    forecast::Forecast,
+    admit::{
+        abandoned::Abandoned,
+        forecast::Forecast,
+        waiting::{ByClass, Waiting, add},
+    },
+    answers::{
+        promises::Promise,
+        ticket::{Answer, Ticket},
+    },
     metrics::QueueMetrics,
-    promises::Promise,
     runner::{Rows, Sequence},
-    ticket::{Answer, Ticket},
-    waiting::{ByClass, Waiting, add},
 };
 
 /// One input on its way to the runner.
-pub(super) struct Job {
+pub(in crate::engine) struct Job {
     pub ticket: Arc<Ticket>,
     /// Which input of the ticket.
     pub input: usize,
@@ -37,18 +41,18 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn sequence(&self) -> Sequence<'_> {
+    pub(in crate::engine) fn sequence(&self) -> Sequence<'_> {
         let Encoded { input_ids, token_type_ids, selected } = &self.encoded;
         Sequence { input_ids, token_type_ids, selected, rows: Some(self.rows()) }
     }
 
     /// Its id in the batcher.
-    pub(super) fn id(&self) -> RequestId {
+    pub(in crate::engine) fn id(&self) -> RequestId {
         self.ticket.place.id(self.input)
     }
 
     /// The rows that answer it.
-    pub(super) fn rows(&self) -> Rows {
+    pub(in crate::engine) fn rows(&self) -> Rows {
         match self.ticket.output {
             OutputKind::Pooled { .. } => Rows::Pooled,
             OutputKind::Tokens => Rows::Tokens,
@@ -56,12 +60,12 @@ impl Job {
         }
     }
 
-    pub(super) fn tokens(&self) -> usize {
+    pub(in crate::engine) fn tokens(&self) -> usize {
         self.encoded.input_ids.len()
     }
 
     /// How many values answer it, of a model whose rows have these lengths.
-    pub(super) fn values(&self, lens: RowLens) -> usize {
+    pub(in crate::engine) fn values(&self, lens: RowLens) -> usize {
         let (rows, len) = match self.rows() {
             Rows::Pooled => (1, lens.pooled),
             Rows::Tokens => (self.tokens(), lens.tokens),
@@ -70,17 +74,17 @@ impl Job {
         rows * len.unwrap_or(0)
     }
 
-    pub(super) fn priority(&self) -> Priority {
+    pub(in crate::engine) fn priority(&self) -> Priority {
         self.ticket.place.terms().priority
     }
 
     /// Its tokens, in the scheduler's type.
-    pub(super) fn seq_len(&self) -> u32 {
+    pub(in crate::engine) fn seq_len(&self) -> u32 {
         u32::try_from(self.tokens()).unwrap_or(u32::MAX)
     }
 
     /// Fails its request, and others that wait for its answer, where their deadlines have passed at `now`.
-    pub(super) fn expire(&self, now: Instant) {
+    pub(in crate::engine) fn expire(&self, now: Instant) {
         let place = &self.ticket.place;
         if place.expires().is_some_and(|at| at <= now) {
             self.ticket.fail(place.terms().expired());
@@ -91,13 +95,13 @@ impl Job {
     }
 
     /// Whether no client waits for it any more.
-    pub(super) fn is_withdrawn(&self) -> bool {
+    pub(in crate::engine) fn is_withdrawn(&self) -> bool {
         self.ticket.is_withdrawn() && !self.promise.as_ref().is_some_and(Promise::is_awaited)
     }
 
     /// Answers all requests that wait for it with the rows `values`, whose batch began at `started` and took
     /// `inference`.
-    pub(super) fn answer(&mut self, values: Vec<f32>, started: Instant, inference: Duration) {
+    pub(in crate::engine) fn answer(&mut self, values: Vec<f32>, started: Instant, inference: Duration) {
         if let Some(promise) = self.promise.take() {
             promise.keep(&values, started, inference);
         }
@@ -108,7 +112,7 @@ impl Job {
     }
 
     /// Answers all requests that wait for it with `values`, rows that were found in a cache.
-    pub(super) fn answer_found(&mut self, values: &[f32]) {
+    pub(in crate::engine) fn answer_found(&mut self, values: &[f32]) {
         if let Some(promise) = self.promise.take() {
             promise.keep_found(values);
         }
@@ -116,7 +120,7 @@ impl Job {
     }
 
     /// Answers its own request with rows that were not computed for it.
-    pub(super) fn answer_known(&self, values: Vec<f32>) {
+    pub(in crate::engine) fn answer_known(&self, values: Vec<f32>) {
         self.complete(values, Duration::ZERO, Duration::ZERO);
     }
 
@@ -139,14 +143,14 @@ enum Message {
 
 /// The sending half. Unbounded as a channel; the slots of admitted inputs bound it.
 #[derive(Clone)]
-pub(super) struct Inbox {
+pub(in crate::engine) struct Inbox {
     sender: Sender<Message>,
     waiting: Arc<Waiting>,
 }
 
 impl Inbox {
     /// Sends the jobs of one request together, so that they can share a batch. They fail if the worker has ended.
-    pub(super) fn submit(&self, jobs: Vec<Job>) {
+    pub(in crate::engine) fn submit(&self, jobs: Vec<Job>) {
         let inputs = self.waiting.sends(&jobs);
         if let Err(refused) = self.sender.send(Message::Submit(jobs, inputs))
             && let Message::Submit(jobs, inputs) = refused.0
@@ -158,38 +162,38 @@ impl Inbox {
     }
 
     /// Tells the worker to stop when all earlier jobs are answered.
-    pub(super) fn stop(&self) {
+    pub(in crate::engine) fn stop(&self) {
         // Fails only if the worker has ended already.
         drop(self.sender.send(Message::Stop));
     }
 
     /// Tells the worker that what waits is not to wait for new requests.
-    pub(super) fn hurry(&self) {
+    pub(in crate::engine) fn hurry(&self) {
         // Fails only if the worker has ended already.
         drop(self.sender.send(Message::Hurry));
     }
 
     /// Wakes the worker, if it sleeps, to check the waiting jobs.
-    pub(super) fn wake(&self) {
+    pub(in crate::engine) fn wake(&self) {
         // Fails only if the worker has ended already.
         drop(self.sender.send(Message::Wake));
     }
 }
 
 /// The channel to a worker; `waiting` counts the inputs in it.
-pub(super) fn inbox(waiting: Arc<Waiting>) -> (Inbox, Outbox) {
+pub(in crate::engine) fn inbox(waiting: Arc<Waiting>) -> (Inbox, Outbox) {
     let (sender, receiver) = channel();
     (Inbox { sender, waiting: Arc::clone(&waiting) }, Outbox { receiver, waiting })
 }
 
 /// The receiving half.
-pub(super) struct Outbox {
+pub(in crate::engine) struct Outbox {
     receiver: Receiver<Message>,
     waiting: Arc<Waiting>,
 }
 
 /// What the worker does next.
-pub(super) enum Next {
+pub(in crate::engine) enum Next {
     /// Run the batch that was written to `into`.
     Run(Candidate),
     /// Poll again at this time since the epoch, or when a job arrives.
@@ -199,7 +203,7 @@ pub(super) enum Next {
 }
 
 /// The waiting jobs.
-pub(super) struct Queue {
+pub(in crate::engine) struct Queue {
     outbox: Outbox,
     batcher: Batcher,
     waiting: HashMap<RequestId, Job>,
@@ -215,7 +219,7 @@ pub(super) struct Queue {
 
 impl Queue {
     /// The batcher's times are since `epoch`. There is capacity for `slots` waiting jobs; all are dropped once `abandoned`.
-    pub(super) fn new(
+    pub(in crate::engine) fn new(
         outbox: Outbox,
         batcher: Batcher,
         slots: usize,
@@ -238,7 +242,7 @@ impl Queue {
     }
 
     /// Decides what a runner that is free for a batch does now. Does not block.
-    pub(super) fn next(&mut self, into: &mut Vec<Job>) -> Next {
+    pub(in crate::engine) fn next(&mut self, into: &mut Vec<Job>) -> Next {
         self.take_in();
         self.withdraw();
         self.tell();
@@ -258,7 +262,7 @@ impl Queue {
     }
 
     /// Whether no job waits, after receiving what has arrived.
-    pub(super) fn is_empty(&mut self) -> bool {
+    pub(in crate::engine) fn is_empty(&mut self) -> bool {
         self.take_in();
         self.waiting.is_empty()
     }
@@ -288,7 +292,7 @@ impl Queue {
     }
 
     /// Receives the next message; waits for it for `time` at most.
-    pub(super) fn wait(&mut self, time: Duration) {
+    pub(in crate::engine) fn wait(&mut self, time: Duration) {
         match self.outbox.receiver.recv_timeout(time) {
             Ok(message) => self.accept(message),
             Err(RecvTimeoutError::Timeout) => {}
@@ -299,12 +303,12 @@ impl Queue {
     }
 
     /// Number of jobs that wait.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::engine) fn len(&self) -> usize {
         self.waiting.len()
     }
 
     /// Corrects the cost model by the `time` that a batch took.
-    pub(super) fn observe(&mut self, candidate: &Candidate, time: Duration) {
+    pub(in crate::engine) fn observe(&mut self, candidate: &Candidate, time: Duration) {
         tracing::debug!(
             batch_size = candidate.batch_size,
             total_tokens = candidate.total_tokens,
@@ -319,12 +323,12 @@ impl Queue {
     }
 
     /// The current cost model.
-    pub(super) fn costs(&self) -> &CostModel {
+    pub(in crate::engine) fn costs(&self) -> &CostModel {
         self.batcher.cost_model()
     }
 
     /// The predicted time of a batch.
-    pub(super) fn predict(&self, candidate: &Candidate) -> Duration {
+    pub(in crate::engine) fn predict(&self, candidate: &Candidate) -> Duration {
         self.costs().cost(candidate).as_duration()
     }
 
@@ -402,7 +406,7 @@ fn give_up(job: &Job, abandoned: bool, metrics: &QueueMetrics) {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::engine) mod tests {
     use metrics_exporter_prometheus::PrometheusBuilder;
     use tokio::sync::Semaphore;
     use turbo_sched::{BatchTotal, BatcherConfig, Layout, Limits, PackedCost};
@@ -412,10 +416,12 @@ pub(super) mod tests {
         cache::{ResponseCache, Scope},
         engine::{
             DeviceTurns,
-            forecast::{Inside, Terms},
+            admit::forecast::{Inside, Terms},
+            answers::{
+                promises::{Asked, Promises},
+                ticket,
+            },
             observed::Observer,
-            promises::{Asked, Promises},
-            ticket,
         },
     };
 

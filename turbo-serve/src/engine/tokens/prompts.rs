@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::EngineError;
+use crate::engine::EngineError;
 
 /// A model's prompts, and the one that is put before a text when its request names none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl Prompt {
     }
 
     /// Bytes that it puts before a text.
-    pub(super) fn bytes(&self) -> usize {
+    pub(in crate::engine) fn bytes(&self) -> usize {
         match self {
             Self::None => 0,
             Self::Default(prompt) | Self::Named(prompt) => prompt.len(),
@@ -79,7 +79,7 @@ impl Prompt {
     }
 
     /// Rejects an input that is not a plain text, where the request names a prompt.
-    pub(super) fn check(&self, input: usize) -> Result<(), EngineError> {
+    pub(in crate::engine) fn check(&self, input: usize) -> Result<(), EngineError> {
         match self {
             Self::Named(_) => Err(EngineError::PromptNeedsText { input }),
             Self::None | Self::Default(_) => Ok(()),

@@ -14,7 +14,8 @@ use std::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
-use super::{EngineError, forecast::Forecast};
+use super::forecast::Forecast;
+use crate::engine::EngineError;
 
 /// A request that has waited this long for several slots goes before new requests.
 const LONG: Duration = Duration::from_millis(20);
@@ -22,7 +23,7 @@ const LONG: Duration = Duration::from_millis(20);
 const GONE: Duration = Duration::from_millis(100);
 
 /// The slots of an engine: one for each input that it may hold at a time.
-pub(super) struct Admission {
+pub(in crate::engine) struct Admission {
     slots: Arc<Semaphore>,
     total: u32,
     looks: Mutex<Option<Looks>>,
@@ -31,7 +32,7 @@ pub(super) struct Admission {
 
 /// Whether a reservation is a new request's or a retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Comes {
+pub(in crate::engine) enum Comes {
     /// A new request: rejected where there is no room, or where another request has waited for it for [`LONG`].
     Anew,
     /// A request that has waited for room.
@@ -68,7 +69,7 @@ impl Looks {
 
 impl Admission {
     /// `total` slots; `forecast` predicts when a rejected request may retry.
-    pub(super) fn new(total: u32, forecast: Arc<Forecast>) -> Self {
+    pub(in crate::engine) fn new(total: u32, forecast: Arc<Forecast>) -> Self {
         let slots = Arc::new(Semaphore::new(total as usize));
         Self { slots, total, looks: Mutex::default(), forecast }
     }
@@ -77,7 +78,7 @@ impl Admission {
     ///
     /// # Errors
     /// [`EngineError::Overloaded`], or [`EngineError::Stopping`] after [`Admission::drain`].
-    pub(super) fn reserve(
+    pub(in crate::engine) fn reserve(
         &self,
         inputs: u32,
         comes: Comes,
@@ -98,7 +99,7 @@ impl Admission {
     }
 
     /// Whether `inputs` slots are free at `now`. The caller polls until they are; polls for several slots are recorded.
-    pub(super) fn has_room(&self, inputs: usize, now: Instant) -> bool {
+    pub(in crate::engine) fn has_room(&self, inputs: usize, now: Instant) -> bool {
         if self.slots.available_permits() >= inputs {
             return true;
         }
@@ -114,7 +115,7 @@ impl Admission {
     }
 
     /// Waits until every admitted input has been answered, and admits none from then on.
-    pub(super) async fn drain(&self) {
+    pub(in crate::engine) async fn drain(&self) {
         let all = self.slots.acquire_many(self.total).await;
         // A second caller finds the semaphore closed: then everything was answered before.
         if all.is_ok() {
@@ -132,8 +133,9 @@ impl Admission {
 mod tests {
     use turbo_sched::{BatchTotal, BatcherConfig, CostModel, Limits, PackedCost};
 
+    use super::super::forecast::Terms;
     use super::*;
-    use crate::engine::{DeviceTurns, Priority, forecast::Terms};
+    use crate::engine::{DeviceTurns, Priority};
 
     /// Batches of one take a second each.
     fn admission(total: u32) -> Admission {

@@ -7,11 +7,11 @@ use std::{
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::{AnswerRoom, Encoded, EngineError, OutputKind, forecast::Place};
+use crate::engine::{AnswerRoom, Encoded, EngineError, OutputKind, admit::forecast::Place};
 
 /// The answer to one input, computed or found in a cache.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(in crate::engine) struct Answer {
     /// `[rows, row_len]`, as the model leaves them.
     pub values: Vec<f32>,
     pub tokens: usize,
@@ -25,21 +25,21 @@ pub(super) struct Answer {
 /// It holds the slots of the request and releases them before it sends the answer: a client that sends its next request
 /// on receiving it must find them free. If it is dropped unanswered, the receiver gets a closed channel.
 #[derive(Debug)]
-pub(super) struct Reply<T>(Option<(Sender<T>, OwnedSemaphorePermit)>);
+pub(in crate::engine) struct Reply<T>(Option<(Sender<T>, OwnedSemaphorePermit)>);
 
 type Sender<T> = oneshot::Sender<Result<Vec<T>, EngineError>>;
 
 /// Where the client of a [`Reply`] waits.
-pub(super) type Receiver<T> = oneshot::Receiver<Result<Vec<T>, EngineError>>;
+pub(in crate::engine) type Receiver<T> = oneshot::Receiver<Result<Vec<T>, EngineError>>;
 
 impl<T> Reply<T> {
-    pub(super) fn new(slots: OwnedSemaphorePermit) -> (Self, Receiver<T>) {
+    pub(in crate::engine) fn new(slots: OwnedSemaphorePermit) -> (Self, Receiver<T>) {
         let (sender, receiver) = oneshot::channel();
         (Self(Some((sender, slots))), receiver)
     }
 
     /// Whether the client no longer waits: it has gone, or was answered.
-    pub(super) fn is_withdrawn(&self) -> bool {
+    pub(in crate::engine) fn is_withdrawn(&self) -> bool {
         self.0.as_ref().is_none_or(|(sender, _)| sender.is_closed())
     }
 
@@ -49,7 +49,7 @@ impl<T> Reply<T> {
     }
 
     /// Sends the answer, unless one was sent before.
-    pub(super) fn send(&mut self, answer: Result<Vec<T>, EngineError>) {
+    pub(in crate::engine) fn send(&mut self, answer: Result<Vec<T>, EngineError>) {
         if let Some((sender, slots)) = self.0.take() {
             drop(slots);
             // Fails if the client has just gone, and then the answer is not needed.
@@ -60,7 +60,7 @@ impl<T> Reply<T> {
 
 /// A request that was admitted and is to be computed; its inputs share it.
 #[derive(Debug)]
-pub(super) struct Ticket {
+pub(in crate::engine) struct Ticket {
     pub place: Arc<Place>,
     pub output: OutputKind,
     /// The room that its answer is held in, and the number of values of one row.
@@ -78,7 +78,7 @@ struct Open {
 }
 
 impl Ticket {
-    pub(super) fn new(
+    pub(in crate::engine) fn new(
         place: Arc<Place>,
         inputs: usize,
         output: OutputKind,
@@ -91,7 +91,7 @@ impl Ticket {
     }
 
     /// The same ticket, with its answer held in `room`, in rows of `row_len` values.
-    pub(super) fn held_in(self, room: AnswerRoom, row_len: usize) -> Self {
+    pub(in crate::engine) fn held_in(self, room: AnswerRoom, row_len: usize) -> Self {
         Self { room: (room, row_len), ..self }
     }
 
@@ -99,7 +99,7 @@ impl Ticket {
     ///
     /// # Errors
     /// Those of [`AnswerRoom::hold`].
-    pub(super) fn hold(&self, inputs: &[Encoded]) -> Result<(), EngineError> {
+    pub(in crate::engine) fn hold(&self, inputs: &[Encoded]) -> Result<(), EngineError> {
         let rows = |input: &Encoded| match self.output {
             OutputKind::Pooled { .. } => 1,
             OutputKind::Tokens => input.input_ids.len(),
@@ -119,22 +119,22 @@ impl Ticket {
     }
 
     /// When its request arrived.
-    pub(super) fn started(&self) -> Instant {
+    pub(in crate::engine) fn started(&self) -> Instant {
         self.place.terms().started
     }
 
     /// Whether its client no longer waits: it has gone, or was answered.
-    pub(super) fn is_withdrawn(&self) -> bool {
+    pub(in crate::engine) fn is_withdrawn(&self) -> bool {
         self.lock().reply.is_withdrawn()
     }
 
     /// Whether an answer was sent, be it an error.
-    pub(super) fn is_answered(&self) -> bool {
+    pub(in crate::engine) fn is_answered(&self) -> bool {
         self.lock().reply.is_answered()
     }
 
     /// Sets the answer of one input; the last one sends all of them.
-    pub(super) fn complete(&self, input: usize, answer: Answer) {
+    pub(in crate::engine) fn complete(&self, input: usize, answer: Answer) {
         let mut open = self.lock();
         if open.answers[input].replace(answer).is_none() {
             open.missing -= 1;
@@ -147,7 +147,7 @@ impl Ticket {
     }
 
     /// Fails the whole request, unless it was answered.
-    pub(super) fn fail(&self, error: EngineError) {
+    pub(in crate::engine) fn fail(&self, error: EngineError) {
         let mut open = self.lock();
         self.place.ends();
         open.reply.send(Err(error));

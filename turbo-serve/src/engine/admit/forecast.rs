@@ -18,7 +18,7 @@ use std::{
 
 use turbo_sched::{BatcherConfig, Candidate, CostModel, Outlook, Prediction, Request, RequestId};
 
-use super::{EngineError, Priority, Seat, Spent};
+use crate::engine::{EngineError, Priority, Seat, Spent};
 
 /// The least time to retry after: a prediction that has run out is 0, and a retry at once would find the same load.
 const SOONEST: Duration = Duration::from_millis(10);
@@ -27,7 +27,7 @@ const FIRST_GUESS: f64 = 32.0;
 /// Weight of a new input in the moving average that later guesses are.
 const GAIN: f64 = 1.0 / 64.0;
 
-pub(super) struct Forecast {
+pub(in crate::engine) struct Forecast {
     /// Times of the outlook, and of the batcher, are since this.
     epoch: Instant,
     /// The seat on the device, which other engines may share.
@@ -48,7 +48,7 @@ struct State {
 
 /// Deadline and priority of a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
+pub(in crate::engine) struct Terms {
     pub started: Instant,
     /// The time that its answer may take.
     pub within: Option<Duration>,
@@ -60,7 +60,7 @@ pub(super) struct Terms {
 impl Terms {
     /// The terms of a request that came at `started`. Its answer is wanted by `deadline`, or within `slo` where it
     /// names none.
-    pub(super) fn new(
+    pub(in crate::engine) fn new(
         started: Instant,
         deadline: Option<Instant>,
         slo: Option<Duration>,
@@ -71,19 +71,19 @@ impl Terms {
     }
 
     /// When the time for its answer is over.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(in crate::engine) fn deadline(&self) -> Option<Instant> {
         self.started.checked_add(self.within?)
     }
 
     /// The error of a request whose time is over.
-    pub(super) fn expired(&self) -> EngineError {
+    pub(in crate::engine) fn expired(&self) -> EngineError {
         EngineError::Expired { within: self.within.unwrap_or_default() }
     }
 }
 
 /// The place of a request among those admitted.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(in crate::engine) struct Place {
     terms: Terms,
     /// Id of its first input; those of the others follow.
     first_id: u64,
@@ -111,23 +111,23 @@ enum Settled {
 }
 
 impl Place {
-    pub(super) fn terms(&self) -> &Terms {
+    pub(in crate::engine) fn terms(&self) -> &Terms {
         &self.terms
     }
 
     /// Records that its answer is sent now, unless one was before. The caller may be polled much later, and that delay
     /// is not the engine's.
-    pub(super) fn ends(&self) {
+    pub(in crate::engine) fn ends(&self) {
         self.ended.get_or_init(Instant::now);
     }
 
     /// When its answer was sent; now if none was.
-    pub(super) fn ended(&self) -> Instant {
+    pub(in crate::engine) fn ended(&self) -> Instant {
         self.ended.get().copied().unwrap_or_else(Instant::now)
     }
 
     /// When it expires unless its batch has begun.
-    pub(super) fn expires(&self) -> Option<Instant> {
+    pub(in crate::engine) fn expires(&self) -> Option<Instant> {
         match self.settled.get() {
             Some(Settled::BeyondPromise) => None,
             _ => self.terms.deadline(),
@@ -136,7 +136,7 @@ impl Place {
 
     /// Whether it is scheduled before a request that came earlier. Of equal priority, only a client's own deadline can
     /// do that: the server's promise ends sooner for the earlier request.
-    pub(super) fn is_more_urgent_than(&self, earlier: &Self) -> bool {
+    pub(in crate::engine) fn is_more_urgent_than(&self, earlier: &Self) -> bool {
         let sooner = || earlier.expires().is_none_or(|theirs| self.expires().is_some_and(|own| own < theirs));
         match self.terms.priority.cmp(&earlier.terms.priority) {
             Ordering::Greater => true,
@@ -146,13 +146,13 @@ impl Place {
     }
 
     /// The id of input number `input`.
-    pub(super) fn id(&self, input: usize) -> RequestId {
+    pub(in crate::engine) fn id(&self, input: usize) -> RequestId {
         RequestId(self.first_id + input as u64)
     }
 
     /// Input number `input`, as outlook and batcher see it. Where the server's promise does not apply it has no
     /// deadline, and does not go before others.
-    pub(super) fn request(&self, input: usize, seq_len: u32, epoch: Instant) -> Request {
+    pub(in crate::engine) fn request(&self, input: usize, seq_len: u32, epoch: Instant) -> Request {
         let since = |at: Instant| at.saturating_duration_since(epoch);
         Request {
             deadline: self.expires().map(since),
@@ -163,7 +163,7 @@ impl Place {
 }
 
 /// An admitted request, until its client is answered or has gone.
-pub(super) struct Inside {
+pub(in crate::engine) struct Inside {
     pub place: Arc<Place>,
     forecast: Arc<Forecast>,
     is_answered: bool,
@@ -171,7 +171,7 @@ pub(super) struct Inside {
 
 impl Inside {
     /// Records that the request was answered, and corrects the outlook by its time.
-    pub(super) fn answered(mut self) {
+    pub(in crate::engine) fn answered(mut self) {
         self.is_answered = true;
         self.forecast.learn_of(&self.place);
     }
@@ -191,7 +191,12 @@ impl Drop for Inside {
 
 impl Forecast {
     /// A forecast of batches that take their turns on `seat`.
-    pub(super) fn new(epoch: Instant, config: &BatcherConfig, costs: CostModel, seat: Seat) -> Self {
+    pub(in crate::engine) fn new(
+        epoch: Instant,
+        config: &BatcherConfig,
+        costs: CostModel,
+        seat: Seat,
+    ) -> Self {
         let (outlook, busy_until) = (Outlook::new(config, costs), Duration::ZERO);
         let state = State { outlook, busy_until, next_id: 0, usual_len: FIRST_GUESS };
         Self { epoch, seat, state: Mutex::new(state), batches: Mutex::default() }
@@ -202,7 +207,7 @@ impl Forecast {
     ///
     /// # Errors
     /// [`EngineError::Expired`], or [`EngineError::TooLate`] where what is served before it takes too long already.
-    pub(super) fn enter(
+    pub(in crate::engine) fn enter(
         self: &Arc<Self>,
         terms: Terms,
         inputs: usize,
@@ -245,7 +250,11 @@ impl Forecast {
     ///
     /// # Panics
     /// If `missing` is empty and the request has a deadline.
-    pub(super) fn settle(&self, place: &Place, missing: &[(usize, u32)]) -> Result<(), EngineError> {
+    pub(in crate::engine) fn settle(
+        &self,
+        place: &Place,
+        missing: &[(usize, u32)],
+    ) -> Result<(), EngineError> {
         let now = Instant::now();
         let mut state = self.lock();
         if place.is_gone.load(Relaxed) {
@@ -283,7 +292,7 @@ impl Forecast {
 
     /// Records that nothing of a request has to be computed, as far as is known: inputs of the lengths in `awaited` get
     /// the answers of others. If it would take longer than the server promises, even alone, nothing is promised to it.
-    pub(super) fn none_of(&self, place: &Place, awaited: &[u32]) {
+    pub(in crate::engine) fn none_of(&self, place: &Place, awaited: &[u32]) {
         let mut state = self.lock();
         self.none_is_guessed(&mut state, place);
         if let Some(within) = place.terms.within
@@ -295,12 +304,12 @@ impl Forecast {
     }
 
     /// Enters an input again whose client has gone: other requests wait for its answer.
-    pub(super) fn stays(&self, place: &Place, input: usize, seq_len: u32) {
+    pub(in crate::engine) fn stays(&self, place: &Place, input: usize, seq_len: u32) {
         self.lock().outlook.enter(&place.request(input, seq_len, self.epoch));
     }
 
     /// Removes an input that will not be computed.
-    pub(super) fn goes(&self, place: &Place, input: usize) {
+    pub(in crate::engine) fn goes(&self, place: &Place, input: usize) {
         self.lock().outlook.leave(&place.request(input, 0, self.epoch));
     }
 
@@ -319,7 +328,7 @@ impl Forecast {
     }
 
     /// Removes these inputs: their batch begins.
-    pub(super) fn began<'a>(&self, inputs: impl Iterator<Item = (&'a Place, usize)>) {
+    pub(in crate::engine) fn began<'a>(&self, inputs: impl Iterator<Item = (&'a Place, usize)>) {
         let mut state = self.lock();
         for (place, input) in inputs {
             state.outlook.leave(&place.request(input, 0, self.epoch));
@@ -327,7 +336,7 @@ impl Forecast {
     }
 
     /// Reports that the submitted batches are predicted to be done after this time.
-    pub(super) fn busy_for(&self, time: Duration) {
+    pub(in crate::engine) fn busy_for(&self, time: Duration) {
         let until = self.epoch.elapsed().saturating_add(time);
         self.lock().busy_until = until;
     }
@@ -341,14 +350,14 @@ impl Forecast {
     }
 
     /// Records that a batch was computed, and took `time`.
-    pub(super) fn ran(&self, batch: &Candidate, time: Duration) {
+    pub(in crate::engine) fn ran(&self, batch: &Candidate, time: Duration) {
         self.counted().entry(batch.batch_size).or_default().add(time);
         // The queue observes the same batch, and logs the same error.
         drop(self.lock().outlook.observe(batch, time));
     }
 
     /// The batches that were computed, by their size.
-    pub(super) fn batches(&self) -> BTreeMap<usize, Spent> {
+    pub(in crate::engine) fn batches(&self) -> BTreeMap<usize, Spent> {
         self.counted().clone()
     }
 
@@ -357,12 +366,12 @@ impl Forecast {
     }
 
     /// When to retry: when all admitted requests are predicted to be done.
-    pub(super) fn retry_after(&self) -> Duration {
+    pub(in crate::engine) fn retry_after(&self) -> Duration {
         self.until_empty().max(SOONEST)
     }
 
     /// Predicted time until all admitted requests are done.
-    pub(super) fn until_empty(&self) -> Duration {
+    pub(in crate::engine) fn until_empty(&self) -> Duration {
         let now = Instant::now();
         self.look_ahead(&mut self.lock(), now).time_left(self.since_epoch(now))
     }

@@ -22,17 +22,17 @@ use std::{
 use turbo_sched::Candidate;
 
 use super::{
-    BuildRunner, Capacity, EngineError, Health, RowLens, RunError, Seat, Turn,
-    abandoned::Abandoned,
-    cost_cache::CostKeeper,
-    forecast::Forecast,
-    health::HealthCell,
     lead::Lead,
+    queue::{Job, Next, Queue},
+};
+use crate::engine::{
+    BuildRunner, Capacity, EngineError, Health, RowLens, RunError, Seat, Turn,
+    admit::{abandoned::Abandoned, forecast::Forecast},
+    health::HealthCell,
     metrics::MemoryMetrics,
     observed::{Observer, Ran},
-    queue::{Job, Next, Queue},
-    reserved::planning,
     runner::{DeviceLost, Progress, Runner},
+    start::{cost_cache::CostKeeper, reserved::planning},
 };
 
 /// How long the worker waits for new requests between two polls of a running batch.
@@ -42,7 +42,7 @@ const POLL_EVERY: Duration = Duration::from_micros(50);
 /// keeps other models from planning their memory; it is never shorter than the attempt took.
 const PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
 
-pub(super) struct Worker {
+pub(in crate::engine) struct Worker {
     /// `None` while it could not be rebuilt after a panic.
     pub runner: Option<Box<dyn Runner>>,
     /// When the rebuild is retried without a request.
@@ -73,7 +73,7 @@ pub(super) struct Worker {
 }
 
 /// A batch that was submitted to the runner.
-pub(super) struct Flight {
+pub(in crate::engine) struct Flight {
     jobs: Vec<Job>,
     candidate: Candidate,
     /// Inputs that waited when it was formed, its own among them.
@@ -87,7 +87,7 @@ pub(super) struct Flight {
 
 impl Worker {
     /// Runs batches until told to stop and all earlier jobs are answered.
-    pub(super) fn run(mut self) {
+    pub(in crate::engine) fn run(mut self) {
         loop {
             self.tell();
             let empty = self.queue.is_empty();
@@ -413,7 +413,7 @@ fn answer(
 }
 
 /// An error and its causes, as one line.
-pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
+pub(in crate::engine) fn chain(error: &(dyn Error + 'static)) -> String {
     causes(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
@@ -423,7 +423,7 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn
 }
 
 /// The message of a panic.
-pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
+pub(in crate::engine) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
 }

@@ -10,18 +10,18 @@ const LEAST: Duration = Duration::from_micros(200);
 
 /// How long submitting a batch takes, as measured.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Lead {
+pub(in crate::engine) struct Lead {
     submitting: Duration,
 }
 
 impl Lead {
     /// Records how long submitting a batch took. The longest time counts, and decays by an eighth with each batch.
-    pub(super) fn observe(&mut self, took: Duration) {
+    pub(in crate::engine) fn observe(&mut self, took: Duration) {
         self.submitting = took.max(self.submitting - self.submitting / 8);
     }
 
     /// How long before the runner is predicted to be idle the next batch is submitted.
-    pub(super) fn time(&self) -> Duration {
+    pub(in crate::engine) fn time(&self) -> Duration {
         (self.submitting * 2).max(LEAST)
     }
 }

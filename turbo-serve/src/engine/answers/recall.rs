@@ -10,17 +10,19 @@ use std::{sync::Arc, time::Instant};
 use turbo_models::RowLens;
 
 use super::{
-    Encoded, Rows,
-    forecast::Forecast,
-    metrics::RecallMetrics,
-    observed::Observer,
     promises::{Asked, Promise, Promises},
-    queue::{Inbox, Job},
     ticket::Ticket,
 };
 use crate::cache::{Key, ResponseCache, Scope, Tier, Wanted};
+use crate::engine::{
+    Encoded, Rows,
+    admit::forecast::Forecast,
+    compute::queue::{Inbox, Job},
+    metrics::RecallMetrics,
+    observed::Observer,
+};
 
-pub(super) struct Recall {
+pub(in crate::engine) struct Recall {
     inbox: Inbox,
     known: Option<Known>,
     forecast: Arc<Forecast>,
@@ -28,7 +30,7 @@ pub(super) struct Recall {
 }
 
 /// The cached answers of one model, and the promised ones.
-pub(super) struct Known {
+pub(in crate::engine) struct Known {
     scope: Scope,
     rows: RowLens,
     /// Whether answers may also be kept behind memory.
@@ -38,7 +40,7 @@ pub(super) struct Known {
 
 impl Recall {
     /// Without `known` answers everything is computed. `label` tells the metrics of several engines apart.
-    pub(super) fn new(
+    pub(in crate::engine) fn new(
         known: Option<Known>,
         inbox: Inbox,
         forecast: Arc<Forecast>,
@@ -50,7 +52,7 @@ impl Recall {
 
     /// Answers the inputs of `ticket` from the cache or has them computed. Fails the ticket where the answer has no
     /// room or would be too late.
-    pub(super) fn answer(&self, ticket: &Arc<Ticket>, encoded: Vec<Encoded>) {
+    pub(in crate::engine) fn answer(&self, ticket: &Arc<Ticket>, encoded: Vec<Encoded>) {
         if let Err(no_room) = ticket.hold(&encoded) {
             return ticket.fail(no_room);
         }
@@ -104,7 +106,7 @@ fn compute(
 impl Known {
     /// The answers that `cache` has of a model with these rows; those behind memory only where its `fingerprint` is
     /// known. Jobs of a broken promise are sent to `inbox` if `forecast` admits them.
-    pub(super) fn new(
+    pub(in crate::engine) fn new(
         cache: ResponseCache,
         fingerprint: Option<&str>,
         rows: RowLens,

@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{EngineError, abandoned::Abandoned, ticket::Reply};
+use crate::engine::{EngineError, admit::abandoned::Abandoned, answers::ticket::Reply};
 
 /// Parts that can be worked on in any order, by any thread, each once.
 pub(super) trait Parts: Send + Sync {
@@ -40,7 +40,7 @@ struct Made<T> {
 
 impl<T, F, R> Gather<T, F, R> {
     /// `parts` parts, at least one; those not begun when requests are `abandoned` are not made.
-    pub(super) fn new(parts: usize, make: F, recipient: R, abandoned: Arc<Abandoned>) -> Self {
+    pub(in crate::engine) fn new(parts: usize, make: F, recipient: R, abandoned: Arc<Abandoned>) -> Self {
         let none = std::iter::repeat_with(|| None).take(parts).collect();
         let made = Mutex::new(Made { parts: none, missing: parts, error: None });
         Self { make, recipient, abandoned, made }

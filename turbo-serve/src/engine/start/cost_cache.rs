@@ -20,7 +20,7 @@ use turbo_sched::{
 };
 use twox_hash::XxHash3_128;
 
-use super::{Capacity, worker::chain};
+use crate::engine::{Capacity, compute::worker::chain};
 
 /// Time between two writes: a server that is killed loses no more than this, plus the write in progress.
 const EVERY: Duration = Duration::from_secs(180);
@@ -28,7 +28,7 @@ const EVERY: Duration = Duration::from_secs(180);
 /// Everything that the cost of a batch depends on. Costs that were kept under another key are not used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct CostKey {
+pub(in crate::engine) struct CostKey {
     /// The model's short name.
     model: String,
     /// Digest of what is computed, operator by operator, with all sizes.
@@ -51,7 +51,7 @@ impl CostKey {
     /// * `model`: its short name.
     /// * `computes`: what is computed, as text; the same text has the same costs.
     /// * `device`: device, instruction set and threads.
-    pub(super) fn new(
+    pub(in crate::engine) fn new(
         model: &str,
         computes: &str,
         (dtype, device): (&str, &str),
@@ -82,7 +82,7 @@ impl CostKey {
 
 /// The file that keeps the costs of one key.
 #[derive(Debug)]
-pub(super) struct CostCache {
+pub(in crate::engine) struct CostCache {
     file: PathBuf,
     key: CostKey,
 }
@@ -104,12 +104,12 @@ enum Costs {
 
 impl CostCache {
     /// The file of `key` in the folder `dir`; neither need exist.
-    pub(super) fn new(dir: &Path, key: CostKey) -> Self {
+    pub(in crate::engine) fn new(dir: &Path, key: CostKey) -> Self {
         Self { file: dir.join(key.file_name()), key }
     }
 
     /// The kept costs; `None` where there are none that can be used.
-    pub(super) fn load(&self) -> Option<CostModel> {
+    pub(in crate::engine) fn load(&self) -> Option<CostModel> {
         let file = self.file.display();
         match load::<Kept>(&self.file) {
             Ok(Kept { key, costs }) if key == self.key => {
@@ -168,7 +168,7 @@ impl From<CostModel> for Costs {
 
 /// Writes the costs that the worker learns: every few minutes on another thread, and once more at the end.
 #[derive(Debug)]
-pub(super) struct CostKeeper {
+pub(in crate::engine) struct CostKeeper {
     cache: Option<Arc<CostCache>>,
     every: Duration,
     due: Instant,
@@ -179,7 +179,7 @@ pub(super) struct CostKeeper {
 
 impl CostKeeper {
     /// Writes to `cache`, if there is one.
-    pub(super) fn new(cache: Option<CostCache>) -> Self {
+    pub(in crate::engine) fn new(cache: Option<CostCache>) -> Self {
         Self::writing_every(EVERY, cache)
     }
 
@@ -190,7 +190,7 @@ impl CostKeeper {
 
     /// Called after each batch. Nearly always it checks the clock and returns; when a write is due, it copies `costs`
     /// and writes them on another thread.
-    pub(super) fn learnt(&mut self, costs: &CostModel) {
+    pub(in crate::engine) fn learnt(&mut self, costs: &CostModel) {
         let Some(cache) = &self.cache else { return };
         self.learnt = true;
         let now = Instant::now();
@@ -207,7 +207,7 @@ impl CostKeeper {
     }
 
     /// Writes what was learnt since the last write; waits for the disk.
-    pub(super) fn finish(self, costs: &CostModel) {
+    pub(in crate::engine) fn finish(self, costs: &CostModel) {
         // A panic of the last write was reported there, and the next write does not depend on it.
         drop(self.writing.map(JoinHandle::join));
         if let Some(cache) = self.cache.filter(|_| self.learnt) {

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use turbo_models::l2_normalize;
 
-use super::{InferResponse, OutputKind, Row, Timings, Usage, ticket::Answer};
+use super::ticket::Answer;
+use crate::engine::{InferResponse, OutputKind, Row, Timings, Usage};
 
 /// The response to a request that was answered after `total`. `answers` are in the order of its inputs, at least one,
 /// with rows of `row_len` values.
 ///
 /// A pooled row is cut to the first `dimensions` values and then normalised: a Matryoshka prefix has norm 1 again.
-pub(super) fn finish(
+pub(in crate::engine) fn finish(
     answers: Vec<Answer>,
     output: OutputKind,
     row_len: usize,

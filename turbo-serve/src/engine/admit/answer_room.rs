@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use super::EngineError;
+use crate::engine::EngineError;
 
 /// Bounds the size of the answers of all requests together.
 pub trait HoldAnswers: fmt::Debug + Send + Sync {
@@ -124,7 +124,7 @@ impl PartialEq for AnswerRoom {
 impl Eq for AnswerRoom {}
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::engine) mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     use super::*;

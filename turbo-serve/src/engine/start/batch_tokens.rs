@@ -23,7 +23,7 @@ impl BatchTokens {
     pub const MOST: usize = 16_384;
 
     /// The most that several inputs can share, whatever is measured.
-    pub(super) fn most(self) -> usize {
+    pub(in crate::engine) fn most(self) -> usize {
         match self {
             Self::AtMost(tokens) => tokens,
             Self::Within(_) => Self::MOST,
@@ -31,7 +31,7 @@ impl BatchTokens {
     }
 
     /// The most tokens of one input, for a model that takes `own`.
-    pub(super) fn longest_input(self, own: usize) -> usize {
+    pub(in crate::engine) fn longest_input(self, own: usize) -> usize {
         match self {
             Self::AtMost(tokens) => own.min(tokens),
             Self::Within(_) => own,
@@ -78,7 +78,7 @@ pub(super) fn largest_of(numbers: Range<usize>, mut fits: impl FnMut(usize) -> b
 }
 
 /// A batch of this many tokens in as few inputs as possible.
-pub(super) fn longest_of(tokens: usize, max_seq_len: usize) -> Candidate {
+pub(in crate::engine) fn longest_of(tokens: usize, max_seq_len: usize) -> Candidate {
     let max_seq_len = max_seq_len.max(1);
     let len = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
     let rest = Some(tokens % max_seq_len).filter(|&rest| rest > 0);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use turbo_models::{Encoding, SpecialTokens, Text, Truncation};
 
-use super::{Encoded, Prompt};
+use crate::engine::{Encoded, Prompt};
 
 /// From text to tokens and back; shared by all tokenizer threads.
 pub trait Tokenize: Send + Sync {
@@ -30,7 +30,7 @@ pub trait Tokenize: Send + Sync {
     fn limited_to(&self, max_input_length: usize) -> Arc<dyn Tokenize>;
 
     /// The same tokenizer, which tells the model to judge pairs by `instruction`. It is asked for where
-    /// [`ModelInfo::takes_instruction`](super::ModelInfo::takes_instruction) says so.
+    /// [`ModelInfo::takes_instruction`](crate::engine::ModelInfo::takes_instruction) says so.
     ///
     /// # Errors
     /// [`TokenizeError::Failed`]: this one has no place for it.
@@ -81,10 +81,10 @@ pub struct TokenizeRequest {
     pub texts: Vec<Texts>,
     /// How much of each is tokenized.
     pub extent: Extent,
-    /// The prompt before each: one from [`Prompts::choose`](super::Prompts::choose), or none.
+    /// The prompt before each: one from [`Prompts::choose`](crate::engine::Prompts::choose), or none.
     pub prompt: Prompt,
     /// Whether the caller waits and retries where there is no room, as of
-    /// [`InferRequest::retries`](super::InferRequest::retries).
+    /// [`InferRequest::retries`](crate::engine::InferRequest::retries).
     pub retries: bool,
 }
 
@@ -106,7 +106,7 @@ pub enum Texts {
 }
 
 impl Texts {
-    pub(super) fn bytes(&self) -> usize {
+    pub(in crate::engine) fn bytes(&self) -> usize {
         match self {
             Self::One(text) => text.len(),
             Self::Pair(first, second) => first.len() + second.len(),
@@ -131,7 +131,7 @@ pub struct DecodeRequest {
     /// Whether special tokens are kept.
     pub special: SpecialTokens,
     /// Whether the caller waits and retries where there is no room, as of
-    /// [`InferRequest::retries`](super::InferRequest::retries).
+    /// [`InferRequest::retries`](crate::engine::InferRequest::retries).
     pub retries: bool,
 }
 

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use super::{EngineError, Tokenize};
+use crate::engine::{EngineError, Tokenize};
 
 /// What pairs are judged by, in place of the model's own instruction. Cheap to clone: the parts of a request share the
 /// words, and the tokenizer that is made of them once.

@@ -13,14 +13,18 @@ use std::{
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    DecodeRequest, Encoded, EngineError, Input, TokenizeRequest, Tokenized,
-    abandoned::Abandoned,
     gather::{Gather, Parts, Recipient},
     lanes::{self, Lanes},
-    queue::Inbox,
-    recall::Recall,
     rules::{Manner, Rules},
-    ticket::{Receiver, Reply, Ticket},
+};
+use crate::engine::{
+    DecodeRequest, Encoded, EngineError, Input, TokenizeRequest, Tokenized,
+    admit::abandoned::Abandoned,
+    answers::{
+        recall::Recall,
+        ticket::{Receiver, Reply, Ticket},
+    },
+    compute::queue::Inbox,
 };
 
 /// Requests of up to this many bytes of text are tokenized on the calling thread. Another thread would have to be woken
@@ -29,7 +33,7 @@ use super::{
 const SHORT_REQUEST: usize = 4 << 10;
 
 /// The tokenizer threads, and the entry for inputs that need none.
-pub(super) struct Encoders {
+pub(in crate::engine) struct Tokenizing {
     rules: Arc<Rules>,
     recall: Arc<Recall>,
     inbox: Inbox,
@@ -56,9 +60,9 @@ impl Recipient<Encoded> for ToRecall {
     }
 }
 
-impl Encoders {
+impl Tokenizing {
     /// Starts the threads; none without a tokenizer.
-    pub(super) fn start(
+    pub(in crate::engine) fn start(
         rules: Rules,
         workers: usize,
         recall: Recall,
@@ -71,7 +75,7 @@ impl Encoders {
     }
 
     /// Encodes the inputs of a request for the model.
-    pub(super) fn encode(&self, ticket: Ticket, inputs: Vec<Input>, manner: Manner) {
+    pub(in crate::engine) fn encode(&self, ticket: Ticket, inputs: Vec<Input>, manner: Manner) {
         let bytes: Vec<usize> = inputs.iter().map(|input| text_bytes(input, &manner)).collect();
         let rules = Arc::clone(&self.rules);
         let make = move |input: usize| rules.encode(input, &inputs[input], &manner);
@@ -81,7 +85,7 @@ impl Encoders {
     }
 
     /// Tokenizes the texts of a request.
-    pub(super) fn tokenize(
+    pub(in crate::engine) fn tokenize(
         &self,
         request: TokenizeRequest,
         slots: OwnedSemaphorePermit,
@@ -93,25 +97,29 @@ impl Encoders {
     }
 
     /// Decodes the ids of a request.
-    pub(super) fn decode(&self, request: DecodeRequest, slots: OwnedSemaphorePermit) -> Receiver<String> {
+    pub(in crate::engine) fn decode(
+        &self,
+        request: DecodeRequest,
+        slots: OwnedSemaphorePermit,
+    ) -> Receiver<String> {
         let bytes: Vec<usize> = request.ids.iter().map(Vec::len).collect();
         let rules = Arc::clone(&self.rules);
         self.reply(move |list| rules.decode(list, &request), &bytes, slots)
     }
 
     /// Tells threads and worker to end when all earlier work is done.
-    pub(super) fn stop(&self) {
+    pub(in crate::engine) fn stop(&self) {
         self.lanes.stop();
         self.inbox.stop();
     }
 
     /// Tells the worker not to wait for new requests.
-    pub(super) fn hurry(&self) {
+    pub(in crate::engine) fn hurry(&self) {
         self.inbox.hurry();
     }
 
     /// Wakes the worker to check the waiting jobs.
-    pub(super) fn wake(&self) {
+    pub(in crate::engine) fn wake(&self) {
         self.inbox.wake();
     }
 

@@ -86,7 +86,7 @@ impl Seat {
     }
 
     /// Predicted time until the device is free, and the other engines that use it or wait for it now.
-    pub(super) fn outlook(&self) -> (Duration, Sharers) {
+    pub(in crate::engine) fn outlook(&self) -> (Duration, Sharers) {
         let Place { device, member } = &*self.0;
         let state = device.lock();
         let left = |until: Instant| until.saturating_duration_since(Instant::now());
@@ -102,7 +102,7 @@ impl Seat {
 
 impl Turn {
     /// Reports that the device is predicted to be free after this time.
-    pub(super) fn lasts(&self, time: Duration) {
+    pub(in crate::engine) fn lasts(&self, time: Duration) {
         self.0.device.lock().busy_until = Instant::now().checked_add(time);
     }
 }

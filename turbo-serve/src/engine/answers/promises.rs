@@ -14,14 +14,14 @@ use std::{
 
 use turbo_sched::RequestId;
 
-use super::{
-    forecast::{Forecast, Place},
-    queue::{Inbox, Job},
-};
 use crate::cache::{Key, ResponseCache};
+use crate::engine::{
+    admit::forecast::{Forecast, Place},
+    compute::queue::{Inbox, Job},
+};
 
 /// The keys that are being computed, and the jobs that wait for them.
-pub(super) struct Promises {
+pub(in crate::engine) struct Promises {
     cache: ResponseCache,
     awaited: Mutex<HashMap<Key, Awaited>>,
     inbox: Inbox,
@@ -47,7 +47,7 @@ impl Awaited {
 }
 
 /// What becomes of a job.
-pub(super) enum Asked {
+pub(in crate::engine) enum Asked {
     /// Its rows are in the cache.
     Known(Job, Arc<[f32]>),
     /// It waits for another job with the same key.
@@ -57,16 +57,16 @@ pub(super) enum Asked {
 }
 
 impl Promises {
-    pub(super) fn new(cache: ResponseCache, inbox: Inbox, forecast: Arc<Forecast>) -> Self {
+    pub(in crate::engine) fn new(cache: ResponseCache, inbox: Inbox, forecast: Arc<Forecast>) -> Self {
         Self { cache, awaited: Mutex::default(), inbox, forecast }
     }
 
-    pub(super) fn cache(&self) -> &ResponseCache {
+    pub(in crate::engine) fn cache(&self) -> &ResponseCache {
         &self.cache
     }
 
     /// Whether the answer to `job`, of this `key`, is cached, promised, or has to be computed.
-    pub(super) fn ask(self: &Arc<Self>, key: Key, mut job: Job) -> Asked {
+    pub(in crate::engine) fn ask(self: &Arc<Self>, key: Key, mut job: Job) -> Asked {
         if let Some(values) = self.cache.get(&key) {
             return Asked::Known(job, values);
         }
@@ -115,7 +115,7 @@ impl Promises {
 }
 
 /// Says that an answer is being computed. It is kept with the answer, or broken when dropped.
-pub(super) struct Promise {
+pub(in crate::engine) struct Promise {
     key: Key,
     /// The job that carries it.
     by: RequestId,
@@ -125,7 +125,7 @@ pub(super) struct Promise {
 
 impl Promise {
     /// Whether another request waits for it.
-    pub(super) fn is_awaited(&self) -> bool {
+    pub(in crate::engine) fn is_awaited(&self) -> bool {
         let waits = |awaited: &mut Awaited| awaited.jobs.iter().any(|job| !job.ticket.is_withdrawn());
         self.look(waits).unwrap_or_default()
     }
@@ -142,14 +142,14 @@ impl Promise {
     }
 
     /// Records that the batch of its job begins: no later job would be computed sooner.
-    pub(super) fn begins(&self) {
+    pub(in crate::engine) fn begins(&self) {
         self.look(|awaited| awaited.has_begun = true);
     }
 
     /// Fails the waiting jobs whose deadline has passed at `now`, and drops those whose client no longer waits. While
     /// nothing is promised to the job that they wait for, what the server promises is no deadline of theirs: they get
     /// its answer.
-    pub(super) fn expire(&self, now: Instant) {
+    pub(in crate::engine) fn expire(&self, now: Instant) {
         self.look(|Awaited { place, jobs, .. }| {
             let is_promised = place.expires().is_some();
             jobs.retain(|job| {
@@ -167,12 +167,12 @@ impl Promise {
     }
 
     /// The key of what is promised.
-    pub(super) fn key(&self) -> Key {
+    pub(in crate::engine) fn key(&self) -> Key {
         self.key
     }
 
     /// Answers the waiting jobs with `values` that were found behind memory, and holds these in memory.
-    pub(super) fn keep_found(mut self, values: &[f32]) {
+    pub(in crate::engine) fn keep_found(mut self, values: &[f32]) {
         let Some(promises) = self.to.take() else { return };
         // `None` if they are too large for it.
         let _ = promises.cache.hold(self.key, values);
@@ -180,7 +180,7 @@ impl Promise {
     }
 
     /// Puts `values` into the cache, and answers the waiting jobs. Their batch began at `started` and took `inference`.
-    pub(super) fn keep(mut self, values: &[f32], started: Instant, inference: Duration) {
+    pub(in crate::engine) fn keep(mut self, values: &[f32], started: Instant, inference: Duration) {
         let Some(promises) = self.to.take() else { return };
         promises.cache.put(self.key, values);
         for mut job in promises.take(&self.key) {
@@ -209,13 +209,11 @@ mod tests {
         cache::Scope,
         engine::{
             AnswerRoom, EngineError, Priority,
-            answer_room::tests::Holder,
-            forecast::Terms,
-            queue::{
+            admit::{answer_room::tests::Holder, forecast::Terms, waiting::Waiting},
+            compute::queue::{
                 inbox,
                 tests::{forecast, job_of},
             },
-            waiting::Waiting,
         },
     };
 

@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 use turbo_sched::{BatchTotal, Candidate, CostModel, CostTable, Layout, PackedCost};
 
 use super::{
-    BatchTokens, Capacity, EngineInfo, RunError, Seat, StartError,
     batch_tokens::{largest_of, tokens_in_memory, tokens_within},
     cost_cache::CostCache,
     fastest::{LONG_RUN, RUNS, fastest},
     reserved::planning,
+};
+use crate::engine::{
+    BatchTokens, Capacity, EngineInfo, RunError, Seat, StartError,
     runner::{Progress, Runner, Sequence},
 };
 
@@ -30,7 +32,7 @@ const MEMORY_SHARE: u64 = 2;
 const ODD: f64 = 4.0;
 
 /// What is measured, and within which bounds.
-pub(super) struct WarmUp<'a> {
+pub(in crate::engine) struct WarmUp<'a> {
     pub layout: Layout,
     pub vocab_size: usize,
     /// Time for measuring.
@@ -48,7 +50,7 @@ pub(super) struct WarmUp<'a> {
 type Confirmed = (CostModel, Vec<(Candidate, Duration)>);
 
 /// The result of a warm-up.
-pub(super) struct Warm {
+pub(in crate::engine) struct Warm {
     pub costs: CostModel,
     /// The largest batch; the runner has memory for it.
     pub capacity: Capacity,
@@ -62,7 +64,7 @@ pub(super) struct Warm {
 
 impl WarmUp<'_> {
     /// The capacity to reserve before anything is measured: where a time bounds the batches, that of the longest input.
-    pub(super) fn first_capacity(&self) -> Capacity {
+    pub(in crate::engine) fn first_capacity(&self) -> Capacity {
         match self.max_batch_tokens {
             BatchTokens::AtMost(tokens) => self.info.capacity_of(tokens),
             BatchTokens::Within(_) => self.info.capacity_of(0),
@@ -74,7 +76,7 @@ impl WarmUp<'_> {
     ///
     /// # Errors
     /// [`StartError::Memory`]; errors of the runner, as [`StartError::Runner`].
-    pub(super) fn reserve_first(&self, runner: &mut dyn Runner) -> Result<(), StartError> {
+    pub(in crate::engine) fn reserve_first(&self, runner: &mut dyn Runner) -> Result<(), StartError> {
         let _alone = planning();
         self.check_memory(runner)?;
         runner.reserve(self.first_capacity()).map_err(StartError::Runner)
@@ -98,7 +100,11 @@ impl WarmUp<'_> {
     ///
     /// # Errors
     /// Errors of the runner.
-    pub(super) fn run(&self, runner: &mut dyn Runner, cache: Option<&CostCache>) -> Result<Warm, RunError> {
+    pub(in crate::engine) fn run(
+        &self,
+        runner: &mut dyn Runner,
+        cache: Option<&CostCache>,
+    ) -> Result<Warm, RunError> {
         if let Some(kept) = cache.and_then(CostCache::load).filter(|kept| kept.layout() == self.layout)
             && let Some((costs, measured)) = self.confirmed(kept, runner)?
         {
@@ -359,8 +365,9 @@ mod tests {
     use turbo_models::{Pooling, RowLens, ScoreFunction};
     use turbo_sched::Source;
 
+    use super::super::cost_cache::CostKey;
     use super::*;
-    use crate::engine::{DeviceTurns, ModelInfo, Prompts, Rows, cost_cache::CostKey};
+    use crate::engine::{DeviceTurns, ModelInfo, Prompts, Rows};
 
     /// The largest batches of a smaller grid are none of a larger one.
     #[test]

@@ -11,7 +11,7 @@ use std::sync::{
 
 /// The process-wide lock to hold from reading the free memory until the planned part is reserved: models that start at
 /// the same time must not count on the same bytes.
-pub(super) fn planning() -> MutexGuard<'static, ()> {
+pub(in crate::engine) fn planning() -> MutexGuard<'static, ()> {
     static PLANNING: Mutex<()> = Mutex::new(());
     // It guards no value that a panic could leave half-made.
     PLANNING.lock().unwrap_or_else(PoisonError::into_inner)
@@ -25,7 +25,7 @@ static OF_THE_PROCESS: Ledger = Ledger(AtomicU64::new(0));
 
 /// What one model has reserved; released when dropped.
 #[derive(Debug)]
-pub(super) struct Reserved {
+pub(in crate::engine) struct Reserved {
     ledger: &'static Ledger,
     bytes: u64,
     /// The largest share of them that a batch has used.
@@ -46,13 +46,13 @@ impl Reserved {
     }
 
     /// Sets the model's reserved bytes, none of them touched.
-    pub(super) fn set(&mut self, bytes: u64) {
+    pub(in crate::engine) fn set(&mut self, bytes: u64) {
         (self.bytes, self.touched) = (bytes, 0.0);
         self.enter();
     }
 
     /// Records that a batch uses about this share of the bytes: activations grow with tokens.
-    pub(super) fn touched(&mut self, share: f64) {
+    pub(in crate::engine) fn touched(&mut self, share: f64) {
         if share > self.touched {
             self.touched = share.min(1.0);
             self.enter();
@@ -60,7 +60,7 @@ impl Reserved {
     }
 
     /// Bytes that other models have reserved and not touched.
-    pub(super) fn of_others(&self) -> u64 {
+    pub(in crate::engine) fn of_others(&self) -> u64 {
         self.ledger.0.load(Relaxed).saturating_sub(self.entered)
     }
 

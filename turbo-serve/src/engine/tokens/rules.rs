@@ -9,13 +9,13 @@ use std::{
 
 use turbo_models::{Text, Truncation};
 
-use super::{
+use crate::engine::{
     DecodeRequest, Encoded, EngineError, Input, Instruction, MAX_SELECTED, Prompt, Texts, Tokenize,
     TokenizeError, TokenizeRequest, Tokenized,
 };
 
 /// The bounds of a model, and its tokenizer.
-pub(super) struct Rules {
+pub(in crate::engine) struct Rules {
     pub tokenizer: Option<Arc<dyn Tokenize>>,
     pub padding_id: Option<u32>,
     pub max_input_length: usize,
@@ -24,7 +24,7 @@ pub(super) struct Rules {
 }
 
 /// How the inputs of one request are encoded.
-pub(super) struct Manner {
+pub(in crate::engine) struct Manner {
     pub truncation: Truncation,
     /// Where it is less than the model's own.
     pub max_input_length: Option<usize>,
@@ -49,7 +49,7 @@ impl Manner {
 
 impl Rules {
     /// Validates and encodes `value`, input number `input` of its request.
-    pub(super) fn encode(
+    pub(in crate::engine) fn encode(
         &self,
         input: usize,
         value: &Input,
@@ -100,7 +100,11 @@ impl Rules {
     }
 
     /// Tokenizes text number `input` of `request`.
-    pub(super) fn tokens(&self, input: usize, request: &TokenizeRequest) -> Result<Tokenized, EngineError> {
+    pub(in crate::engine) fn tokens(
+        &self,
+        input: usize,
+        request: &TokenizeRequest,
+    ) -> Result<Tokenized, EngineError> {
         let prompt = &request.prompt;
         let texts = match &request.texts[input] {
             Texts::One(text) => Texts::One(prompt.before(text).into_owned()),
@@ -118,7 +122,11 @@ impl Rules {
     }
 
     /// Decodes list number `input` of the ids of `request`.
-    pub(super) fn decode(&self, input: usize, request: &DecodeRequest) -> Result<String, EngineError> {
+    pub(in crate::engine) fn decode(
+        &self,
+        input: usize,
+        request: &DecodeRequest,
+    ) -> Result<String, EngineError> {
         ask(self.tokenizer()?, input, |it| it.decode(&request.ids[input], request.special))
     }
 

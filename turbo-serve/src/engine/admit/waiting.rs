@@ -12,14 +12,14 @@ use std::{
 
 use metrics::{Gauge, gauge};
 
-use super::{Priority, queue::Job};
+use crate::engine::{Priority, compute::queue::Job};
 use crate::metric_names as names;
 
 /// Number of inputs of each priority class.
-pub(super) type ByClass = [usize; Priority::ALL.len()];
+pub(in crate::engine) type ByClass = [usize; Priority::ALL.len()];
 
 /// Counts the inputs that wait, and sets the metrics of them.
-pub(super) struct Waiting {
+pub(in crate::engine) struct Waiting {
     state: Mutex<State>,
     all: Gauge,
     by_class: [Gauge; Priority::ALL.len()],
@@ -38,7 +38,7 @@ struct State {
 
 /// Inputs that the worker has received and not yet put into a batch.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Held {
+pub(in crate::engine) struct Held {
     inputs: ByClass,
     /// Since when the oldest waits.
     oldest: Option<Instant>,
@@ -56,7 +56,7 @@ impl<'a> FromIterator<&'a Job> for Held {
 
 impl Waiting {
     /// Counts for the model with this label.
-    pub(super) fn new(label: Option<&str>) -> Self {
+    pub(in crate::engine) fn new(label: Option<&str>) -> Self {
         let of = |class: Priority| {
             gauge!(names::PRIORITY_QUEUE_SIZE, names::labels(label, [(names::PRIORITY, class.name())]).iter())
         };
@@ -68,7 +68,7 @@ impl Waiting {
     }
 
     /// Counts jobs that are about to be sent; returns how many of each class they are.
-    pub(super) fn sends(&self, jobs: &[Job]) -> ByClass {
+    pub(in crate::engine) fn sends(&self, jobs: &[Job]) -> ByClass {
         let Held { inputs, .. } = jobs.iter().collect();
         self.change(|state| {
             add(&mut state.sent, inputs);
@@ -78,12 +78,12 @@ impl Waiting {
     }
 
     /// Takes back inputs that could not be sent.
-    pub(super) fn takes_back(&self, inputs: ByClass) {
+    pub(in crate::engine) fn takes_back(&self, inputs: ByClass) {
         self.change(|state| state.received(inputs));
     }
 
     /// The worker has received `taken_in` of the inputs sent, and now has `held`.
-    pub(super) fn worker_has(&self, held: Held, taken_in: ByClass) {
+    pub(in crate::engine) fn worker_has(&self, held: Held, taken_in: ByClass) {
         self.change(|state| {
             state.received(taken_in);
             state.held = held;
@@ -91,7 +91,7 @@ impl Waiting {
     }
 
     /// Number of waiting inputs of each class, and since when the oldest waits.
-    pub(super) fn look(&self) -> (ByClass, Option<Instant>) {
+    pub(in crate::engine) fn look(&self) -> (ByClass, Option<Instant>) {
         let state = self.lock();
         (state.inputs(), earlier(state.sent_since.iter().min().copied(), state.held.oldest))
     }
@@ -125,7 +125,7 @@ impl State {
 }
 
 /// Adds `inputs` to `to`, class by class.
-pub(super) fn add(to: &mut ByClass, inputs: ByClass) {
+pub(in crate::engine) fn add(to: &mut ByClass, inputs: ByClass) {
     to.iter_mut().zip(inputs).for_each(|(all, more)| *all += more);
 }
 
@@ -137,11 +137,9 @@ fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
 mod tests {
     use std::time::Duration;
 
+    use super::super::forecast::Terms;
     use super::*;
-    use crate::engine::{
-        forecast::Terms,
-        queue::tests::{forecast, job_of},
-    };
+    use crate::engine::compute::queue::tests::{forecast, job_of};
 
     #[test]
     fn the_oldest_of_those_who_were_sent_is_one_that_still_waits() {

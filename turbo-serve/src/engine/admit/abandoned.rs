@@ -9,25 +9,25 @@ use tokio::sync::Notify;
 
 /// Set once, for good.
 #[derive(Debug, Default)]
-pub(super) struct Abandoned {
+pub(in crate::engine) struct Abandoned {
     said: AtomicBool,
     told: Notify,
 }
 
 impl Abandoned {
     /// Sets the flag and wakes all that wait for it.
-    pub(super) fn say(&self) {
+    pub(in crate::engine) fn say(&self) {
         self.said.store(true, SeqCst);
         self.told.notify_waiters();
     }
 
     /// Whether the flag is set.
-    pub(super) fn is_said(&self) -> bool {
+    pub(in crate::engine) fn is_said(&self) -> bool {
         self.said.load(SeqCst)
     }
 
     /// Waits until the flag is set.
-    pub(super) async fn told(&self) {
+    pub(in crate::engine) async fn told(&self) {
         // Made before the check: a `say` between the two is not missed.
         let told = self.told.notified();
         if !self.is_said() {

@@ -11,7 +11,8 @@ use std::{
     thread::JoinHandle,
 };
 
-use super::{EngineError, gather::Parts, worker::panic_message};
+use super::gather::Parts;
+use crate::engine::{EngineError, compute::worker::panic_message};
 
 /// Bytes from which a text counts as long. Tokenizing it may take seconds where the tokenizer finds no place to cut it
 /// (2 MB of punctuation: three seconds); shorter texts take 30 ms at most, and mostly microseconds.
@@ -28,7 +29,7 @@ pub(super) struct Lanes {
 
 impl Lanes {
     /// Starts `workers` threads for short texts, and a few for long ones.
-    pub(super) fn start(workers: usize) -> io::Result<(Self, Vec<JoinHandle<()>>)> {
+    pub(in crate::engine) fn start(workers: usize) -> io::Result<(Self, Vec<JoinHandle<()>>)> {
         let (short, mut threads) = Lane::start("tokens", workers)?;
         let (long, more) = Lane::start("long-texts", workers.min(LONG_TEXT_WORKERS))?;
         threads.extend(more);
@@ -36,7 +37,7 @@ impl Lanes {
     }
 
     /// Queues part number `part`, of about `bytes` bytes of text. The parts fail if the threads have ended.
-    pub(super) fn send(&self, parts: &Arc<dyn Parts>, part: usize, bytes: usize) {
+    pub(in crate::engine) fn send(&self, parts: &Arc<dyn Parts>, part: usize, bytes: usize) {
         let lane = if bytes >= LONG_TEXT { &self.long } else { &self.short };
         if lane.tasks.send(Message::Work(Arc::clone(parts), part)).is_err() {
             parts.fail(EngineError::Stopping);
@@ -44,7 +45,7 @@ impl Lanes {
     }
 
     /// Tells the threads to end when all earlier parts are done.
-    pub(super) fn stop(&self) {
+    pub(in crate::engine) fn stop(&self) {
         for lane in [&self.short, &self.long] {
             for _ in 0..lane.workers {
                 // Fails only if all threads have ended already.
