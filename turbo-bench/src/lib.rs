@@ -7,7 +7,7 @@
 //!
 //! | module | what it is about |
 //! |---|---|
-//! | [`figures`] | one file per figure |
+//! | [`figures`] | what each figure is of, how it is measured, and how it is drawn |
 //! | [`workload`] | lengths of requests, by seed |
 //! | [`checkpoint`] | random weights of a named shape |
 //! | [`record`] | what a run leaves, with machine, commit and date |

@@ -8,7 +8,7 @@
 use std::ffi::OsString;
 use std::{ffi::OsStr, process::Command};
 
-use crate::own;
+use super::own;
 
 /// What the command line calls [`turn_into`].
 const NAME: &str = "bound";

@@ -22,7 +22,7 @@ use turbo_bench::{
 };
 use turbo_kernels::Isa;
 
-use crate::{bound::bound, choice::Choice, engines::Engines, own};
+use super::{bound::bound, choice::Choice, engines::Engines, own};
 
 /// turbo as a server: its policies under load, other servers beside it, clients that it has to survive (over an hour)
 ///

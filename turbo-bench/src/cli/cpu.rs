@@ -18,7 +18,7 @@ use turbo_bench::{
 };
 use turbo_kernels::{Cpu, CpuOptions, Device, Isa};
 
-use crate::{choice::Choice, engines::Engines, own};
+use super::{choice::Choice, engines::Engines, own};
 
 /// turbo on a CPU beside other engines: BERT-base and MiniLM, from ids to the last hidden state (about 35 minutes)
 ///
