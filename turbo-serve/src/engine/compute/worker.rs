@@ -1,4 +1,4 @@
-//! The thread that computes: it owns the runner, the queue and all mutable state of a model.
+//! The thread that computes: it owns the runner, the batcher and the jobs that wait. What threads share is locked briefly.
 //!
 //! Where the runner's device computes asynchronously, the next batch is formed and submitted while one runs, shortly
 //! before that one is predicted to be done: so the device does not wait, and the batch includes what has arrived until
@@ -85,11 +85,18 @@ pub(in crate::engine) struct Flight {
     turn: Option<Turn>,
 }
 
+impl Flight {
+    /// How long it has been running.
+    fn took(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.started)
+    }
+}
+
 impl Worker {
     /// Runs batches until told to stop and all earlier jobs are answered.
     pub(in crate::engine) fn run(mut self) {
         loop {
-            self.tell();
+            self.tell_observer();
             let empty = self.queue.is_empty();
             if empty && self.flights.is_empty() {
                 if self.queue.is_stopping() {
@@ -210,13 +217,44 @@ impl Worker {
         guarded(&mut self.runner, |runner| runner.submit(&mut jobs.iter().map(Job::sequence), &mut wanted))
     }
 
-    /// Polls the oldest batch: answers it when it is done, else waits for messages for [`POLL_EVERY`].
+    /// Polls the oldest batch: ends it when it is done, else waits for messages for [`POLL_EVERY`].
     fn look(&mut self) {
         let now = Instant::now();
+        let looked = match self.poll_oldest(now) {
+            Ok(Progress::Running) => return self.queue.wait(POLL_EVERY),
+            Err(Failure::Panicked(why)) => return self.start_over(&why),
+            ended => ended,
+        };
+        let mut flight = self.flights.pop_front().expect("it was polled above");
+        flight.turn = None;
+        if let Some(next) = self.flights.front_mut() {
+            next.started = now;
+        }
+        let learnt = match looked {
+            Ok(Progress::Done) => self.learn(&flight, now),
+            Err(Failure::Refused(why)) => {
+                self.refused(flight.jobs, &why);
+                Ok(())
+            }
+            _ => {
+                self.queue.give_up(flight.jobs);
+                Ok(())
+            }
+        };
+        let released = |runner: &mut dyn Runner| {
+            runner.release();
+            Ok(())
+        };
+        if let Err(Failure::Panicked(why)) = learnt.and_then(|()| guarded(&mut self.runner, released)) {
+            self.start_over(&why);
+        }
+    }
+
+    /// Polls the oldest batch, and answers its requests when it is done.
+    fn poll_oldest(&mut self, now: Instant) -> Result<Progress, Failure> {
         let oldest = self.flights.front_mut().expect("who looks has a batch");
-        let inference = now.saturating_duration_since(oldest.started);
-        let rows = self.rows;
-        let looked = guarded(&mut self.runner, |runner| {
+        let (inference, rows) = (oldest.took(now), self.rows);
+        guarded(&mut self.runner, |runner| {
             let progress = runner.poll()?;
             if progress == Progress::Done {
                 // Rows are read from the runner's own memory, so another engine may use the device meanwhile.
@@ -224,44 +262,22 @@ impl Worker {
                 answer(runner, rows, oldest, inference)?;
             }
             Ok(progress)
-        });
-        match looked {
-            Ok(Progress::Running) => return self.queue.wait(POLL_EVERY),
-            Err(Failure::Panicked(why)) => return self.start_over(&why),
-            Ok(Progress::Done | Progress::Stopped) | Err(Failure::Refused(_)) => {}
+        })
+    }
+
+    /// Takes what a batch cost, which was done at `now`, into predictions and metrics.
+    fn learn(&mut self, flight: &Flight, now: Instant) -> Result<(), Failure> {
+        let (candidate, inference) = (&flight.candidate, flight.took(now));
+        self.observe(flight, inference);
+        self.queue.observe(candidate, inference);
+        self.keeper.learnt(self.queue.costs());
+        self.forecast.ran(candidate, inference);
+        if self.plans_panic {
+            return Ok(());
         }
-        let flight = self.flights.pop_front().expect("it was there above");
-        if let Ok(Progress::Done) = looked {
-            self.observe(&flight, inference);
-        }
-        let Flight { jobs, candidate, turn, .. } = flight;
-        drop(turn); // if it was not released above
-        match looked {
-            Err(Failure::Refused(why)) => self.refused(jobs, &why),
-            Ok(Progress::Done) => {
-                self.queue.observe(&candidate, inference);
-                self.keeper.learnt(self.queue.costs());
-                self.forecast.ran(&candidate, inference);
-                let Self { memory, runner, .. } = self;
-                let plan = |runner: &mut dyn Runner| Ok((runner.footprint(&candidate), runner.held_bytes()));
-                if !self.plans_panic
-                    && let Err(Failure::Panicked(why)) = memory.ran(|| guarded(runner, plan))
-                {
-                    self.plans_panic = true;
-                    return self.start_over(&why);
-                }
-            }
-            _ => self.queue.give_up(jobs),
-        }
-        if let Some(next) = self.flights.front_mut() {
-            next.started = now;
-        }
-        if let Err(Failure::Panicked(why)) = guarded(&mut self.runner, |runner| {
-            runner.release();
-            Ok(())
-        }) {
-            self.start_over(&why);
-        }
+        let Self { memory, runner, .. } = self;
+        let plan = |runner: &mut dyn Runner| Ok((runner.footprint(candidate), runner.held_bytes()));
+        memory.ran(|| guarded(runner, plan)).inspect_err(|_| self.plans_panic = true)
     }
 
     /// Records a finished batch with the observer.
@@ -273,7 +289,7 @@ impl Worker {
     }
 
     /// Reports costs and memory plans to the observer, if it was read since the last report. That takes time.
-    fn tell(&mut self) {
+    fn tell_observer(&mut self) {
         let Self { observer, queue, runner, .. } = self;
         if observer.is_looked_at() && runner.is_some() {
             let mut panicked = None;
