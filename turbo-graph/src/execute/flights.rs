@@ -253,12 +253,12 @@ fn append<F: Float>(values: &[F], to: &mut Vec<f32>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::execute::recordings::tests::Noting;
+    use crate::execute::recordings::tests::Recorder;
 
     #[test]
     fn what_is_not_on_the_host_is_copied() {
         let (mut queue, mut values) = (Vec::new(), vec![1.0]);
-        read_in_place(&Noting::default(), &mut queue, (), 2, &mut values).unwrap();
+        read_in_place(&Recorder::default(), &mut queue, (), 2, &mut values).unwrap();
         assert_eq!((queue, values), (vec!["download"], vec![1.0, 0.0, 0.0]));
     }
 }

@@ -233,7 +233,7 @@ impl<D: EncoderKernels> Executor<D> {
         let selected_rows = self.inputs.read_of_selected(capacity.selected_rows);
         let capacity = Capacity { selected_rows, ..capacity.usable() };
         let batch_size = capacity.batch_size;
-        // what is noted runs with the sizes of its bucket
+        // what is recorded runs with the sizes of its bucket
         let room = match self.device.records() {
             true => capacity.rounded(self.program.layout()),
             false => capacity,
@@ -293,7 +293,7 @@ impl<D: EncoderKernels> Executor<D> {
     }
 
     /// As [`Executor::run`], and calls `keep_going` between two layers, before the first and after the last, so that
-    /// the caller can stop during a long batch. Of a small batch, whose launches a device notes and enqueues all at
+    /// the caller can stop during a long batch. Of a small batch, whose launches a device records and enqueues all at
     /// once, it is called once, before all of them.
     ///
     /// # Errors
@@ -314,8 +314,8 @@ impl<D: EncoderKernels> Executor<D> {
     ) -> Result<(), GraphError> {
         self.flights.clear();
         let mut layer = None;
-        let is_noted = self.noted_as(batch).is_some();
-        if is_noted {
+        let is_recorded = self.recorded_as(batch).is_some();
+        if is_recorded {
             return match keep_going() {
                 true => self.launch_behind(batch, outputs),
                 false => Err(GraphError::Stopped),
@@ -374,9 +374,9 @@ impl<D: EncoderKernels> Executor<D> {
         flights.newest().map_or(Ok(()), |flight| flight.fetch_all(&source))
     }
 
-    /// Launches all nodes that `outputs` need, or what was noted of them.
+    /// Launches all nodes that `outputs` need, or what was recorded of them.
     fn launch_behind(&mut self, batch: &Staging, outputs: OutputSet) -> Result<(), GraphError> {
-        self.launch_as(batch, self.noted_as(batch), outputs, &mut |_, _| Ok(true))
+        self.launch_as(batch, self.recorded_as(batch), outputs, &mut |_, _| Ok(true))
     }
 
     /// Launches the nodes that `outputs` need and that are wanted, by position, in order, as one region of the device.
@@ -390,8 +390,9 @@ impl<D: EncoderKernels> Executor<D> {
         self.launch_as(batch, None, outputs, &mut wanted)
     }
 
-    /// The sizes that a small batch runs with where the device notes launches, and the bucket that they are noted for.
-    fn noted_as(&self, batch: &Staging) -> Option<(Extents, Capacity)> {
+    /// The sizes that a small batch runs with where the device records launches, and the bucket that they are recorded
+    /// for.
+    fn recorded_as(&self, batch: &Staging) -> Option<(Extents, Capacity)> {
         let extents = batch.extents();
         if extents.batch_size == 0 || self.config.cached_bindings == 0 {
             return None;

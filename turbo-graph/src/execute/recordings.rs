@@ -1,10 +1,10 @@
-//! Launches of small batches, noted once and enqueued all at once from then on.
+//! Launches of small batches, recorded once and enqueued all at once from then on.
 //!
 //! A small batch on a GPU takes its device less time than enqueuing its kernels one by one takes the host. So what is
-//! launched for a bucket of sizes is noted when it comes a second time, and replayed after that. Noted are addresses and
-//! sizes: a batch runs with the sizes of its bucket, whose rows are an eighth more at most (or rounded up to 16); the
-//! sequences that it lacks are empty, and the rows that it lacks belong to none. The lengths themselves are read from
-//! memory.
+//! launched for a bucket of sizes is recorded when it comes a second time, and replayed after that. Recorded are
+//! addresses and sizes: a batch runs with the sizes of its bucket, whose rows are an eighth more at most (or rounded up
+//! to 16); the sequences that it lacks are empty, and the rows that it lacks belong to none. The lengths themselves are
+//! read from memory.
 
 use std::collections::HashMap;
 
@@ -18,17 +18,17 @@ const MOST_ROWS: usize = 4096;
 /// Recordings kept; when there are as many, all go.
 const MOST_RECORDINGS: usize = 256;
 
-/// What was noted, by the sizes that it was noted for and the outputs that it computes.
+/// What was recorded, by the sizes that it was recorded for and the outputs that it computes.
 pub(super) struct Recordings<D: Device> {
     known: HashMap<(Capacity, OutputSet), Known<D::Recording>>,
 }
 
 enum Known<R> {
     /// Such a batch ran once. The first one is launched as ever, so that scratch has grown and code has been compiled
-    /// when the second is noted.
+    /// when the second is recorded.
     Once,
-    Noted(R),
-    /// The device could not note it, or replay what it had noted.
+    Recorded(R),
+    /// The device could not record it, or replay what it had recorded.
     Never,
 }
 
@@ -37,7 +37,7 @@ impl<D: Device> Recordings<D> {
         Recordings { known: HashMap::new() }
     }
 
-    /// The sizes that a batch runs with, if it is one that is noted: `bucket` is what it is planned for. One of its
+    /// The sizes that a batch runs with, if it is one that is recorded: `bucket` is what it is planned for. One of its
     /// sequences may have all its rows.
     pub(super) fn fixed(device: &D, layout: LayoutKind, bucket: Capacity, batch: Extents) -> Option<Extents> {
         let is_small = bucket.total_tokens <= MOST_ROWS && batch.selected_rows == 0;
@@ -49,8 +49,8 @@ impl<D: Device> Recordings<D> {
         })
     }
 
-    /// Has a batch that was planned for `bucket` computed by `work`, or by what was noted of it. What cannot be noted or
-    /// replayed is launched as ever, from then on at once: a recording saves time and nothing else.
+    /// Has a batch that was planned for `bucket` computed by `work`, or by what was recorded of it. What cannot be
+    /// recorded or replayed is launched as ever, from then on at once: a recording saves time and nothing else.
     pub(super) fn run(
         &mut self,
         device: &D,
@@ -60,7 +60,7 @@ impl<D: Device> Recordings<D> {
     ) -> Result<(), GraphError> {
         let key = (bucket, outputs);
         match self.known.get(&key) {
-            Some(Known::Once | Known::Noted(_)) => {}
+            Some(Known::Once | Known::Recorded(_)) => {}
             Some(Known::Never) => return work(queue),
             None => {
                 work(queue)?;
@@ -70,11 +70,11 @@ impl<D: Device> Recordings<D> {
         }
         match self.replay(device, queue, key, &mut work) {
             Ok(true) => Ok(()),
-            // memory moved while it was noted: the next batch like this will find it at rest
+            // memory moved while it was recorded: the next batch like this will find it at rest
             Ok(false) => work(queue),
             Err(lost) if lost.is_lost_device() => Err(lost),
             Err(_) => {
-                // an error of the work itself comes again, and then it may be noted another time
+                // an error of the work itself comes again, and then it may be recorded another time
                 work(queue)?;
                 self.keep(key, Known::Never);
                 Ok(())
@@ -82,7 +82,7 @@ impl<D: Device> Recordings<D> {
         }
     }
 
-    /// Has what was noted for `key` done, or notes it now; says whether it is done.
+    /// Has what was recorded for `key` done, or records it now; says whether it is done.
     fn replay(
         &mut self,
         device: &D,
@@ -90,16 +90,16 @@ impl<D: Device> Recordings<D> {
         key: (Capacity, OutputSet),
         work: impl FnOnce(&mut D::Queue) -> Result<(), GraphError>,
     ) -> Result<bool, GraphError> {
-        if let Some(Known::Noted(recording)) = self.known.get(&key)
+        if let Some(Known::Recorded(recording)) = self.known.get(&key)
             && device.replay(queue, recording)?
         {
             return Ok(true);
         }
-        // a device that notes nothing has computed
+        // a device that records nothing has computed
         let Some(recording) = device.record(queue, work)? else { return Ok(true) };
         let is_done = device.replay(queue, &recording)?;
         if is_done {
-            self.keep(key, Known::Noted(recording));
+            self.keep(key, Known::Recorded(recording));
         }
         Ok(is_done)
     }
@@ -138,15 +138,15 @@ pub(super) mod tests {
         }
     }
 
-    /// A device that only notes. Its queue is a log; a recording is what the log would have had.
+    /// A device that only records. Its queue is a log; a recording is what the log would have had.
     #[derive(Clone, Default)]
-    pub(in crate::execute) struct Noting {
-        notes: bool,
+    pub(in crate::execute) struct Recorder {
+        records: bool,
         fails: Option<Fails>,
         frees: std::sync::Arc<std::sync::atomic::AtomicUsize>,
     }
 
-    impl Noting {
+    impl Recorder {
         fn frees(&self) -> usize {
             self.frees.load(std::sync::atomic::Ordering::Relaxed)
         }
@@ -156,22 +156,22 @@ pub(super) mod tests {
         }
     }
 
-    pub(in crate::execute) struct Noted {
+    pub(in crate::execute) struct Recorded {
         done: Vec<&'static str>,
         frees: usize,
     }
 
-    impl Device for Noting {
+    impl Device for Recorder {
         type Float = f32;
         type Block = ();
         type Queue = Vec<&'static str>;
         type View<'a, T: Element> = ();
         type ViewMut<'a, T: Element> = ();
-        type Recording = Noted;
+        type Recording = Recorded;
         type Landing = std::convert::Infallible;
 
         fn name(&self) -> String {
-            "noting".to_owned()
+            "recorder".to_owned()
         }
 
         fn queue(&self) -> Result<Self::Queue, DeviceError> {
@@ -186,8 +186,8 @@ pub(super) mod tests {
             &self,
             queue: &mut Self::Queue,
             work: impl FnOnce(&mut Self::Queue) -> Result<(), E>,
-        ) -> Result<Option<Noted>, E> {
-            if !self.notes {
+        ) -> Result<Option<Recorded>, E> {
+            if !self.records {
                 return work(queue).map(|()| None);
             }
             let (mut done, frees) = (Vec::new(), self.frees());
@@ -195,10 +195,10 @@ pub(super) mod tests {
             if let Some(fails @ Fails::Record) = self.fails {
                 return Err(fails.error().into());
             }
-            Ok(Some(Noted { done, frees }))
+            Ok(Some(Recorded { done, frees }))
         }
 
-        fn replay(&self, queue: &mut Self::Queue, recording: &Noted) -> Result<bool, DeviceError> {
+        fn replay(&self, queue: &mut Self::Queue, recording: &Recorded) -> Result<bool, DeviceError> {
             if let Some(fails) = self.fails {
                 return Err(fails.error());
             }
@@ -261,7 +261,7 @@ pub(super) mod tests {
     }
 
     /// What a batch of `bucket` does on the queue.
-    fn run(recordings: &mut Recordings<Noting>, device: &Noting, bucket: Capacity) -> Vec<&'static str> {
+    fn run(recordings: &mut Recordings<Recorder>, device: &Recorder, bucket: Capacity) -> Vec<&'static str> {
         let mut queue = Vec::new();
         let work = |queue: &mut Vec<&'static str>| {
             queue.push("launch");
@@ -272,32 +272,32 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_second_batch_of_a_bucket_is_noted_and_later_ones_are_replayed() {
-        let (device, mut recordings) = (Noting { notes: true, ..Noting::default() }, Recordings::new());
+    fn the_second_batch_of_a_bucket_is_recorded_and_later_ones_are_replayed() {
+        let (device, mut recordings) = (Recorder { records: true, ..Recorder::default() }, Recordings::new());
         for tokens in [16, 32] {
             assert_eq!(run(&mut recordings, &device, bucket(tokens)), ["launch"]);
             for _ in 0..3 {
                 assert_eq!(run(&mut recordings, &device, bucket(tokens)), ["replay", "launch"]);
             }
         }
-        // memory was given back: noted anew, once
+        // memory was given back: recorded anew, once
         device.free();
-        let noted = Cell::new(0);
+        let recorded = Cell::new(0);
         let mut queue = Vec::new();
         for _ in 0..2 {
             let work = |queue: &mut Vec<&'static str>| {
-                noted.set(noted.get() + 1);
+                recorded.set(recorded.get() + 1);
                 queue.push("anew");
                 Ok(())
             };
             recordings.run(&device, &mut queue, (bucket(16), OutputSet::ALL), work).unwrap();
         }
-        assert_eq!((queue, noted.get()), (vec!["replay", "anew", "replay", "anew"], 1));
+        assert_eq!((queue, recorded.get()), (vec!["replay", "anew", "replay", "anew"], 1));
     }
 
     #[test]
-    fn what_frees_memory_while_it_is_noted_is_done_as_ever() {
-        let (device, mut recordings) = (Noting { notes: true, ..Noting::default() }, Recordings::new());
+    fn what_frees_memory_while_it_is_recorded_is_done_as_ever() {
+        let (device, mut recordings) = (Recorder { records: true, ..Recorder::default() }, Recordings::new());
         run(&mut recordings, &device, bucket(16));
         let mut queue = Vec::new();
         let work = |queue: &mut Vec<&'static str>| {
@@ -312,7 +312,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_device_that_notes_nothing_computes_every_time() {
-        let (device, mut recordings) = (Noting::default(), Recordings::new());
+        let (device, mut recordings) = (Recorder::default(), Recordings::new());
         for _ in 0..3 {
             assert_eq!(run(&mut recordings, &device, bucket(16)), ["launch"]);
         }
@@ -320,8 +320,8 @@ pub(super) mod tests {
 
     #[test]
     fn what_cannot_be_recorded_is_done_as_ever() {
-        let device = Noting { notes: true, ..Noting::default() };
-        let failing = |fails| Noting { fails: Some(fails), ..device.clone() };
+        let device = Recorder { records: true, ..Recorder::default() };
+        let failing = |fails| Recorder { fails: Some(fails), ..device.clone() };
         for fails in [Fails::Record, Fails::Replay] {
             let mut recordings = Recordings::new();
             for _ in 0..3 {
@@ -342,9 +342,10 @@ pub(super) mod tests {
 
     #[test]
     fn a_lost_device_and_work_that_fails_are_errors() {
-        let (mut device, mut recordings) = (Noting { notes: true, ..Noting::default() }, Recordings::new());
+        let (mut device, mut recordings) =
+            (Recorder { records: true, ..Recorder::default() }, Recordings::new());
         run(&mut recordings, &device, bucket(16));
-        let mut fail = |device: &Noting, error: fn() -> GraphError| {
+        let mut fail = |device: &Recorder, error: fn() -> GraphError| {
             let (mut queue, mut launched) = (Vec::new(), 0);
             let work = |_: &mut Vec<&'static str>| {
                 launched += 1;
@@ -369,7 +370,7 @@ pub(super) mod tests {
 
     #[test]
     fn recordings_do_not_pile_up() {
-        let (device, mut recordings) = (Noting { notes: true, ..Noting::default() }, Recordings::new());
+        let (device, mut recordings) = (Recorder { records: true, ..Recorder::default() }, Recordings::new());
         for tokens in 0..3 * MOST_RECORDINGS {
             run(&mut recordings, &device, bucket(tokens));
             assert!(recordings.known.len() <= MOST_RECORDINGS);
@@ -379,7 +380,7 @@ pub(super) mod tests {
     #[test]
     fn only_small_packed_batches_run_with_other_sizes() {
         let batch = Extents::of(&[5, 7]);
-        let fixed = |tokens, layout| Recordings::fixed(&Noting::default(), layout, bucket(tokens), batch);
+        let fixed = |tokens, layout| Recordings::fixed(&Recorder::default(), layout, bucket(tokens), batch);
         let sizes = fixed(16, LayoutKind::Packed).map(|extents| (extents.batch_size, extents.total_tokens));
         assert_eq!(sizes, Some((4, 16)));
         assert_eq!(

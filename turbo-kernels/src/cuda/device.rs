@@ -83,10 +83,10 @@ impl<F> fmt::Debug for Cuda<F> {
     }
 }
 
-/// Kernels of one queue that were noted.
+/// Kernels of one queue that were recorded.
 #[derive(Debug)]
 pub struct CudaRecording {
-    noted: Box<dyn Recording>,
+    recorded: Box<dyn Recording>,
     /// Which queue it was: the order of operations is its, and so is the scratch that they use.
     queue: u64,
     /// That of the queue, whose blocks they use.
@@ -141,9 +141,9 @@ impl<F: Float> Device for Cuda<F> {
         }
         let worked = catch_unwind(AssertUnwindSafe(|| work(queue)));
         // after a panic, too: a caller that catches it has a queue that runs its operations again
-        let noted = queue.stream().end_recording();
+        let recorded = queue.stream().end_recording();
         worked.unwrap_or_else(|panic| resume_unwind(panic))?;
-        Ok(Some(CudaRecording { noted: noted?, queue: queue.id(), driver, freed }))
+        Ok(Some(CudaRecording { recorded: recorded?, queue: queue.id(), driver, freed }))
     }
 
     fn replay(&self, queue: &mut CudaQueue, recording: &CudaRecording) -> Result<bool, DeviceError> {
@@ -151,10 +151,10 @@ impl<F: Float> Device for Cuda<F> {
         if *freed != recording.freed || queue.id() != recording.queue {
             return Ok(false);
         }
-        // SAFETY: no block of the device was freed since before the first of its operations was noted, and none is while
-        // `freed` is held; what is freed after waits until all is done. Blocks of another device are none of a queue's,
-        // recorded or not.
-        unsafe { recording.noted.replay() }?;
+        // SAFETY: no block of the device was freed since before the first of its operations was recorded, and none is
+        // while `freed` is held; what is freed after waits until all is done. Blocks of another device are none of a
+        // queue's, recorded or not.
+        unsafe { recording.recorded.replay() }?;
         Ok(true)
     }
 
@@ -379,20 +379,24 @@ mod tests {
             values
         };
         set(&mut queue, &mut from, 3.0);
-        let noted = cuda.record(&mut queue, |queue| double(&cuda, queue, &from, &mut to)).unwrap().unwrap();
-        assert_eq!(get(&mut queue, &to), [0.0; 4], "it is noted and not done");
+        let recorded =
+            cuda.record(&mut queue, |queue| double(&cuda, queue, &from, &mut to)).unwrap().unwrap();
+        assert_eq!(get(&mut queue, &to), [0.0; 4], "it is recorded and not done");
         drop(other.allocate(16).unwrap());
-        assert!(cuda.replay(&mut queue, &noted).unwrap(), "what another device frees is none of its memory");
+        assert!(
+            cuda.replay(&mut queue, &recorded).unwrap(),
+            "what another device frees is none of its memory"
+        );
         assert_eq!(get(&mut queue, &to), [6.0; 4]);
         set(&mut queue, &mut from, 5.0);
         assert!(
-            !cuda.replay(&mut cuda.queue().unwrap(), &noted).unwrap(),
+            !cuda.replay(&mut cuda.queue().unwrap(), &recorded).unwrap(),
             "another queue would not wait for it"
         );
         assert_eq!(get(&mut queue, &to), [6.0; 4]);
         // the same memory, by another name
         drop(cuda.with_float::<bf16>().allocate(16).unwrap());
-        assert!(!cuda.replay(&mut queue, &noted).unwrap());
+        assert!(!cuda.replay(&mut queue, &recorded).unwrap());
         // whichever device replays, it is the memory of the queue that counts
         let again = other.record(&mut queue, |queue| double(&cuda, queue, &from, &mut to)).unwrap().unwrap();
         drop(cuda.allocate(16).unwrap());

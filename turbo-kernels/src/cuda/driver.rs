@@ -148,10 +148,10 @@ pub trait Stream: Send {
     /// A device failure, which an operation before may have met.
     fn synchronize(&mut self) -> Result<(), DeviceError>;
 
-    /// From now on notes kernels and products, instead of doing them, until [`Stream::end_recording`]. `false` when this
-    /// driver notes nothing, and then all is done as ever.
+    /// From now on records kernels and products, instead of doing them, until [`Stream::end_recording`]. `false` when
+    /// this driver records nothing, and then all is done as ever.
     ///
-    /// Copies cannot be noted: meanwhile they are refused, and so is waiting. The caller has run the same operations
+    /// Copies cannot be recorded: meanwhile they are refused, and so is waiting. The caller has run the same operations
     /// once before: then kernels are loaded, algorithms chosen, and scratch memory has its size, so that none is freed
     /// which the recording uses.
     ///
@@ -161,7 +161,7 @@ pub trait Stream: Send {
         Ok(false)
     }
 
-    /// What was noted since [`Stream::begin_recording`].
+    /// What was recorded since [`Stream::begin_recording`].
     ///
     /// # Errors
     /// When no recording is under way, or a device failure. Either way none is after.
@@ -202,9 +202,9 @@ pub trait Landing: Debug + Send {
     fn bytes(&mut self) -> Result<&[u8], DeviceError>;
 }
 
-/// Operations that were noted once, to be enqueued all at once: that costs the host less than one after another.
+/// Operations that were recorded once, to be enqueued all at once: that costs the host less than one after another.
 pub trait Recording: Debug + Send {
-    /// Enqueues them on the stream on which they were noted, with the same addresses and sizes.
+    /// Enqueues them on the stream on which they were recorded, with the same addresses and sizes.
     ///
     /// # Errors
     /// A device failure; while a recording of that stream is under way.

@@ -96,8 +96,8 @@ pub trait Device: Clone + Send + Sync + 'static {
     type View<'a, T: Element>: Copy + Send + Sync;
     /// Values that a kernel writes.
     type ViewMut<'a, T: Element>: Send;
-    /// Operations of a queue that were noted, to be enqueued all at once; [`Infallible`](std::convert::Infallible) where
-    /// nothing is noted.
+    /// Operations of a queue that were recorded, to be enqueued all at once; [`Infallible`](std::convert::Infallible)
+    /// where nothing is recorded.
     type Recording: Send;
     /// Host memory that copies of one queue land in while the host does something else;
     /// [`Infallible`](std::convert::Infallible) where the device's memory is the host's.
@@ -136,15 +136,15 @@ pub trait Device: Clone + Send + Sync + 'static {
         0
     }
 
-    /// Whether [`Device::record`] may note what it is given: whether enqueuing one operation after another costs so much
-    /// that it is worth while.
+    /// Whether [`Device::record`] may record what it is given: whether enqueuing one operation after another costs so
+    /// much that it is worth while.
     fn records(&self) -> bool {
         false
     }
 
-    /// Notes the kernels that `work` enqueues, instead of doing them; on a device that notes nothing they are done, and
-    /// there is no recording. Within `work` copies are refused, as are waiting and replays. All blocks that it uses are of
-    /// the queue's device.
+    /// Records the kernels that `work` enqueues, instead of doing them; on a device that records nothing they are done,
+    /// and there is no recording. Within `work` copies are refused, as are waiting and replays. All blocks that it uses
+    /// are of the queue's device.
     ///
     /// # Errors
     /// Those of `work`, or a device failure.
@@ -156,8 +156,8 @@ pub trait Device: Clone + Send + Sync + 'static {
         work(queue).map(|()| None)
     }
 
-    /// Enqueues what was noted of this queue, with the same views and sizes. `false`, and nothing is enqueued, when a
-    /// block has been freed since, or when it was noted of another queue: then it has to be noted anew.
+    /// Enqueues what was recorded of this queue, with the same views and sizes. `false`, and nothing is enqueued, when a
+    /// block has been freed since, or when it was recorded of another queue: then it has to be recorded anew.
     ///
     /// # Errors
     /// A device failure; within [`Device::record`] on the same queue.

@@ -219,21 +219,21 @@ pub(super) struct EmulatedStream {
     operations: Arc<Operations>,
     /// What the next kernel may touch.
     confined_to: Vec<(Address, usize)>,
-    /// What is not done, but noted, while a recording is under way.
-    noted: Option<Vec<Operation>>,
+    /// What is not done, but recorded, while a recording is under way.
+    recorded: Option<Vec<Operation>>,
 }
 
 impl EmulatedStream {
     pub(super) fn new(order: Order, edit: Option<Edit>, operations: &Arc<Operations>) -> EmulatedStream {
         let operations = Arc::clone(operations);
-        EmulatedStream { order, edit, operations, confined_to: Vec::new(), noted: None }
+        EmulatedStream { order, edit, operations, confined_to: Vec::new(), recorded: None }
     }
 
-    /// Enqueues what a recording can hold, or notes it.
+    /// Enqueues what a recording can hold, or records it.
     fn put(&mut self, operation: Operation) -> Result<(), DeviceError> {
-        match &mut self.noted {
-            Some(noted) => {
-                noted.push(operation);
+        match &mut self.recorded {
+            Some(recorded) => {
+                recorded.push(operation);
                 Ok(())
             }
             None => self.operations.enqueue(operation).map(drop),
@@ -241,7 +241,7 @@ impl EmulatedStream {
     }
 
     fn refuse_in_recording(&self, what: &'static str) -> Result<(), DeviceError> {
-        match self.noted {
+        match self.recorded {
             Some(_) => Err(DeviceError::Failed { what, why: "this cannot be recorded".to_owned() }),
             None => Ok(()),
         }
@@ -295,34 +295,34 @@ impl Stream for EmulatedStream {
 
     fn begin_recording(&mut self) -> Result<bool, DeviceError> {
         self.refuse_in_recording("begin a recording")?;
-        self.noted = Some(Vec::new());
+        self.recorded = Some(Vec::new());
         Ok(true)
     }
 
     fn end_recording(&mut self) -> Result<Box<dyn Recording>, DeviceError> {
-        let Some(noted) = self.noted.take() else {
+        let Some(recorded) = self.recorded.take() else {
             let why = "no recording is under way".to_owned();
             return Err(DeviceError::Failed { what: "end a recording", why });
         };
-        Ok(Box::new(EmulatedRecording { operations: Arc::clone(&self.operations), noted }))
+        Ok(Box::new(EmulatedRecording { operations: Arc::clone(&self.operations), recorded }))
     }
 }
 
-/// Operations that were noted.
+/// Operations that were recorded.
 struct EmulatedRecording {
     operations: Arc<Operations>,
-    noted: Vec<Operation>,
+    recorded: Vec<Operation>,
 }
 
 impl std::fmt::Debug for EmulatedRecording {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EmulatedRecording").field("noted", &self.noted.len()).finish_non_exhaustive()
+        f.debug_struct("EmulatedRecording").field("recorded", &self.recorded.len()).finish_non_exhaustive()
     }
 }
 
 impl Recording for EmulatedRecording {
     unsafe fn replay(&self) -> Result<(), DeviceError> {
-        self.noted.iter().try_for_each(|operation| self.operations.enqueue(operation.clone()).map(drop))
+        self.recorded.iter().try_for_each(|operation| self.operations.enqueue(operation.clone()).map(drop))
     }
 }
 

@@ -98,7 +98,7 @@ pub(super) struct Outside<'a>(MutexGuard<'a, bool>);
 pub(super) struct RawStream {
     context: Arc<Context>,
     pub(super) handle: cu::CUstream,
-    /// Whether what is enqueued is noted, and not done.
+    /// Whether what is enqueued is recorded, and not done.
     is_recording: Mutex<bool>,
 }
 
@@ -125,7 +125,7 @@ impl RawStream {
         *self.recording()
     }
 
-    /// From now on notes what is enqueued.
+    /// From now on records what is enqueued.
     pub(super) fn begin_recording(&self) -> Result<(), DeviceError> {
         let mut outside = self.outside_recordings("begin a recording")?;
         self.context.enter()?;

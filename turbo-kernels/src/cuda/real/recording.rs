@@ -1,4 +1,4 @@
-//! Operations noted once and enqueued at once, as a graph of CUDA.
+//! Operations captured once and enqueued at once, as a graph of CUDA.
 
 use std::{
     ptr,
@@ -13,10 +13,10 @@ use super::{
 };
 use crate::{cuda::Recording, device::DeviceError};
 
-/// What a stream noted: a graph that cannot be run yet.
-pub(super) struct Noted(cu::CUgraph);
+/// What a stream captured: a graph that cannot be run yet.
+pub(super) struct Captured(cu::CUgraph);
 
-impl Noted {
+impl Captured {
     /// Ends the recording of `stream`, in whose context this thread is.
     pub(super) fn of(stream: &RawStream) -> Result<Self, DeviceError> {
         let mut graph = ptr::null_mut();
@@ -26,7 +26,7 @@ impl Noted {
     }
 }
 
-impl Drop for Noted {
+impl Drop for Captured {
     fn drop(&mut self) {
         // SAFETY: made once and destroyed once.
         unsafe { cu::cuGraphDestroy(self.0) };
@@ -60,8 +60,8 @@ impl Drop for Runnable {
     }
 }
 
-/// A recording, and what its operations use beside their arguments. Scratch goes behind what is under way, and kernels do,
-/// since blocks that they use keep the GPU, and go behind it, too.
+/// A recording, and what its operations use beside their arguments. Scratch goes behind what is under way, and kernels
+/// do, since blocks that they use keep the GPU, and go behind it, too.
 #[derive(Debug)]
 pub(super) struct Replay {
     graph: Runnable,
@@ -71,16 +71,16 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    /// What was noted on `stream`, with the kernels of `shared` and products that use `scratch`.
+    /// What was captured on `stream`, with the kernels of `shared` and products that use `scratch`.
     pub(super) fn new(
-        noted: &Noted,
+        captured: &Captured,
         stream: &Arc<RawStream>,
         scratch: Option<Arc<Scratch>>,
         shared: &Arc<Shared>,
     ) -> Result<Self, DeviceError> {
         let mut handle = ptr::null_mut();
         // SAFETY: the graph is alive; one handle is written.
-        check("prepare a recording", unsafe { cu::cuGraphInstantiateWithFlags(&mut handle, noted.0, 0) })?;
+        check("prepare a recording", unsafe { cu::cuGraphInstantiateWithFlags(&mut handle, captured.0, 0) })?;
         let graph = Runnable { context: shared.context.clone(), handle };
         Ok(Self { graph, stream: stream.clone(), _scratch: scratch, shared: shared.clone() })
     }

@@ -10,7 +10,7 @@ use super::{
     landing::PinnedLanding,
     modules::Function,
     products::{Products, Share},
-    recording::{self, Noted, Replay},
+    recording::{self, Captured, Replay},
     remainder,
     staging::Staging,
 };
@@ -147,11 +147,11 @@ impl Stream for GpuStream {
             let why = "no recording is under way".to_owned();
             return Err(DeviceError::Failed { what: "end a recording", why });
         }
-        let noted = self.shared.context.enter().and_then(|()| Noted::of(&self.raw));
+        let captured = self.shared.context.enter().and_then(|()| Captured::of(&self.raw));
         self.raw.recording_ended();
         self.shared.recording_ends();
-        let replay =
-            noted.and_then(|noted| Replay::new(&noted, &self.raw, self.products.scratch(), &self.shared));
+        let replay = captured
+            .and_then(|captured| Replay::new(&captured, &self.raw, self.products.scratch(), &self.shared));
         Ok(Box::new(replay.inspect_err(recording::tell)?))
     }
 }

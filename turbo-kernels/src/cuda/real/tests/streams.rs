@@ -10,7 +10,7 @@ use crate::{
             Gpu,
             context::{Context, RawStream, describe},
             fake::{Fakes, apart, live, waits},
-            recording::Noted,
+            recording::Captured,
         },
     },
     device::DeviceError,
@@ -129,7 +129,7 @@ fn a_recording_begins_behind_what_it_cannot_hold() {
             begun.recv().unwrap();
         });
         assert!(stream.outside_recordings("copy from the GPU").is_err());
-        drop(Noted::of(stream).unwrap());
+        drop(Captured::of(stream).unwrap());
         stream.recording_ended();
         assert!(stream.outside_recordings("copy from the GPU").is_ok());
     });
