@@ -1,4 +1,4 @@
-//! Graphs and weights of published transformer checkpoints, from a folder to vectors.
+//! Graphs and weights of published transformer checkpoints: from a model folder to vectors.
 //!
 //! ```text
 //! folder ─Checkpoint::open─▶ config, weights (mapped), tokenizer ─graph─▶ Graph ─Encoder::new─▶ compiled for a device
@@ -9,13 +9,13 @@
 //! | item | what it is about |
 //! |---|---|
 //! | [`Checkpoint`], [`OpenOptions`], [`ModelConfig`], [`Prompts`] | what a folder holds, checked to the last tensor |
-//! | [`Task`], [`RowLens`], [`ScoreFunction`] | what a model is used for, and what it puts out |
-//! | [`TextTokenizer`], [`Text`], [`Truncation`], [`InputLimits`] | from text to ids that the model can take |
+//! | [`Task`], [`RowLens`], [`ScoreFunction`] | what a model is used for, and which rows it returns |
+//! | [`TextTokenizer`], [`Text`], [`Truncation`], [`InputLimits`] | from text to ids that the model accepts |
 //! | [`Encoding`], [`CharOffsets`] | where in the text each token came from |
 //! | [`Encoder`], [`EncoderOptions`], [`DType`], [`Outputs`], [`l2_normalize`] | from ids to vectors |
-//! | [`PackedCache`], [`CacheUse`] | packed weights on disk, which a second start copies instead of packing them again |
+//! | [`PackedCache`], [`CacheUse`] | packed weights on disk, which a second start copies instead of packing again |
 //! | [`tasks`] | from logits to labels, entities, answers, words |
-//! | [`ModelError`], [`TokenizeError`] | one line naming file and field, or what is wrong with an input |
+//! | [`ModelError`], [`TokenizeError`] | one line that names file and field, or what is wrong with an input |
 //!
 #![doc = include_str!("../README.md")]
 
