@@ -6,9 +6,9 @@
 //! drawing           laid out                     has an offset                nothing allocated
 //! ```
 //!
-//! A model is drawn once with a [`GraphBuilder`], as a textbook draws it. [`passes`] fuse it; choosing the packed
-//! [`LayoutKind`] takes the padding away; [`Program`] knows the lifetimes of its values, with repeated layers folded
-//! into one; [`Executor`] binds it to sizes, plans the bytes with `turbo-alloc`, and runs it on any device of
+//! You draw a model once with a [`GraphBuilder`], as a textbook draws it. [`passes`] fuse it, and choosing the packed
+//! [`LayoutKind`] takes the padding away. A [`Program`] knows the lifetimes of its values, with repeated layers folded
+//! into one. An [`Executor`] binds it to sizes, plans the bytes with `turbo-alloc`, and runs it on any device of
 //! `turbo-kernels`.
 //!
 //! | module | what it is about |
