@@ -1,8 +1,8 @@
 //! Usage records in, chunk offsets out: a memory planner for tensors whose sizes change from run to run.
 //!
-//! A program whose inputs vary in length needs other tensors every time. This planner knows when each
-//! of them is alive, lets those that never meet share bytes, and keeps the device's memory in chunks
-//! from one request to the next. It owns no memory and meets no device: values in, values out.
+//! A program whose inputs vary in length needs tensors of other sizes in every run. This planner knows when each tensor is
+//! alive. It lets tensors that are never alive together share bytes, and keeps device memory in chunks from one request
+//! to the next. It owns no memory and sees no device: values in, values out.
 //!
 //! ```text
 //!   usage records                     memory plan
