@@ -1,10 +1,10 @@
 #![doc = include_str!("../README.md")]
 //!
 //! # Modules
-//! What a batch would hold is a [`Candidate`]; what it may hold are [`Limits`], in a [`Layout`]; what it costs
-//! is in [`cost`]; [`split`](fn@split) finds the cheapest cuts; [`Policy`] offers it beside its rivals;
-//! [`Batcher`] decides what runs now; [`Outlook`] tells when a newcomer would be answered; [`Turns`] which of
-//! several queues of one device goes next; [`sim`] drives that same batcher with invented traffic.
+//! [`Candidate`] is what a batch would hold; [`Limits`] say what it may hold, in a [`Layout`]; [`cost`] says what it
+//! costs. [`split`](fn@split) finds the cheapest cuts, and [`Policy`] offers it beside its rivals. [`Batcher`] decides
+//! what runs now. [`Outlook`] predicts when a newcomer would be answered. [`Turns`] says which of several queues on one
+//! device goes next. [`sim`] drives the same batcher with invented traffic.
 
 mod baselines;
 mod batches;
