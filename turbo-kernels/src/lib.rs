@@ -1,7 +1,7 @@
 //! One operation on device memory, with a CPU twin: the kernels of transformer inference.
 //!
-//! A [`Device`] owns memory and hands out an execution queue; every kernel takes the queue, typed views into that
-//! memory, and the sizes. Each family of kernels is one narrow trait, so a device may offer only some of them.
+//! A [`Device`] owns memory and hands out an execution queue. Every kernel takes the queue, typed views into that memory,
+//! and the sizes. Each family of kernels is one narrow trait, so a device may offer only some of them.
 //!
 //! ```text
 //! Block (bytes on a device) ──views──▶ View / ViewMut ──▶ gemm · attention · layer_norm · … ──▶ Block
@@ -12,8 +12,8 @@
 //! |---|---|
 //! | [`device`] | memory, views, what values are stored as, the execution queue, the CPU |
 //! | [`gemm`] | `x · weightᵀ` with packed constant weights and fused epilogues |
-//! | [`feed_forward`] | two of them with an activation or a gate between, whose values stay in cache |
-//! | [`experts`] | many of those side by side, of which a row has a few |
+//! | [`feed_forward`] | two of these with an activation or a gate between them, whose values stay in cache |
+//! | [`experts`] | many feed-forward layers side by side, of which each row takes a few |
 //! | [`matmul`] | the two batched products of attention, unfused |
 //! | [`attention`] | packed or padded multi-head attention, fused |
 //! | [`rotary`] | positions as rotations of queries and keys |
@@ -21,14 +21,17 @@
 //! | [`topk`] | the greatest values of rows, where decoding begins |
 //! | [`slices`] | the row kernels as plain functions on slices |
 //!
-//! Plain helpers: [`limits`] measures what the machine can do at most, [`MappedFile`] is a file as memory.
+//! Plain helpers: [`limits`] measures what the machine can do at most, and [`MappedFile`] is a memory-mapped file.
 //!
 //! # Bits
-//! On the CPU the answer for one sequence has the same bits alone, with any batch mates, with any number of threads:
-//! every output is one chain of fused multiply-adds over ascending `k`, whatever the row count; nothing is split over
-//! `k`; attention counts stretches of keys from the start of the sequence. ([`Isa::Amx`] adds up 32 products of bf16
-//! before they are a link of the chain.) This holds per instruction set and [`DType`]; products of [`DType::Int8`] are
-//! exact sums, scaled, and have the same bits on all instruction sets.
+//! On the CPU, the answer for one sequence has the same bits alone, with any batch mates and with any number of threads:
+//!
+//! * Every output is one chain of multiply-adds over ascending `k`, whatever the row count; nothing is split over `k`.
+//!   ([`Isa::Amx`] adds up 32 products of bf16 before they are a link of the chain.)
+//! * Attention counts stretches of keys from the start of the sequence.
+//!
+//! This holds per instruction set and [`DType`]. Products of [`DType::Int8`] are exact sums, scaled, and have the same
+//! bits on all instruction sets.
 
 // Vector instructions, memory shared by threads and mapped files are what this crate wraps, so it may use what the
 // rest of the workspace may not. Every block says why it is sound.
