@@ -448,8 +448,10 @@ impl QueryBlock<'_> {
             let biases = head.bias.map(|bias| match bias {
                 Biases::ByDistance(bias) => {
                     let last = seen.end as isize - 1 - self.rows.start as isize;
-                    bias.write_falling(head.head, last, scratch.biases);
-                    LineBiases { values: scratch.biases, line: 1 }
+                    // of as many distances as there are between these keys and queries
+                    let biases = &mut scratch.biases[..seen.len() - 1 + VECTORS * S::LANES];
+                    bias.write_falling(head.head, last, biases);
+                    LineBiases { values: biases, line: 1 }
                 }
                 Biases::ByPosition(scores) => {
                     self.write_biases::<S, VECTORS>(s, &scores, &seen, scratch.biases);
