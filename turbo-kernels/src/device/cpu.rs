@@ -100,15 +100,21 @@ pub struct CpuQueue {
     team: Team,
     scratch: Vec<CpuBlock>,
     shared: CpuBlock,
+    /// Values of `shared` for each thread, once there are any: see [`shared_values`].
+    least_shared: usize,
+}
+
+/// Values of shared scratch for each thread that a kernel should work within: more where there are tile registers, with
+/// which more rows are in work at once.
+///
+/// They are made all at once. What a product takes of them does not simply grow with its rows, so a queue could not be
+/// warmed by its largest batch otherwise.
+pub(crate) fn shared_values(isa: Isa) -> usize {
+    let bytes = if isa == Isa::Amx { 8 << 20 } else { 4 << 20 };
+    bytes / size_of::<f32>()
 }
 
 impl CpuQueue {
-    /// Values of shared scratch for each thread that a kernel should work within.
-    ///
-    /// They are made all at once. What a product takes of them does not simply grow with its rows, so a queue could
-    /// not be warmed by its largest batch otherwise.
-    pub(crate) const SHARED_VALUES: usize = (4 << 20) / size_of::<f32>();
-
     /// Threads that share an operation.
     #[must_use]
     pub fn threads(&self) -> usize {
@@ -155,7 +161,7 @@ impl CpuQueue {
 
     /// Room for `values` f32 that all threads share; none until some are wanted.
     fn reserve_shared(&mut self, values: usize) -> Result<(), DeviceError> {
-        let wanted = if values == 0 { 0 } else { values.max(Self::SHARED_VALUES * self.team.threads()) };
+        let wanted = if values == 0 { 0 } else { values.max(self.least_shared * self.team.threads()) };
         grow(&mut self.shared, wanted)
     }
 
@@ -295,7 +301,8 @@ impl Device for Cpu {
             |error: std::io::Error| DeviceError::Failed { what: "starting threads", why: error.to_string() };
         let team = Team::new(self.settings.threads).map_err(failed)?;
         let scratch = (0..team.threads()).map(|_| CpuBlock::zeroed(0)).collect::<Result<_, _>>()?;
-        Ok(CpuQueue { team, scratch, shared: CpuBlock::zeroed(0)? })
+        let least_shared = shared_values(self.isa());
+        Ok(CpuQueue { team, scratch, shared: CpuBlock::zeroed(0)?, least_shared })
     }
 
     fn region<T>(&self, queue: &mut CpuQueue, work: impl FnOnce(&mut CpuQueue) -> T) -> T {

@@ -18,6 +18,8 @@ pub use block::CpuBlock;
 #[cfg(test)]
 pub(crate) use block::split;
 pub(crate) use course::{Course, Group, MOST_TRACKS, OneRoom, Piece, RING, Stage};
+#[cfg(test)]
+pub(crate) use cpu::shared_values;
 pub use cpu::{Cpu, CpuOptions, CpuQueue};
 pub use float::Float;
 pub(crate) use helpers::Helpers;

@@ -439,7 +439,7 @@ mod tests {
     use std::num::NonZeroUsize;
 
     use super::*;
-    use crate::{CpuOptions, DType, Device, Gemm, Isa};
+    use crate::{CpuOptions, DType, Device, Gemm, Isa, device::shared_values};
 
     fn values(len: usize, seed: usize) -> Vec<f32> {
         (0..len).map(|i| ((i + seed) * 7919 % 1009) as f32 / 504.5 - 1.0).collect()
@@ -472,6 +472,44 @@ mod tests {
                 assert!(of_nan.iter().all(|v| v.is_nan()));
                 cpu.feed_forward(&mut queue, &x, layer, &mut got).unwrap();
                 assert!(got.iter().all(|v| v.is_finite()), "{} {dtype} {size} {wide}", cpu.isa());
+            }
+        }
+    }
+
+    /// Layers of BERT-base, of ModernBERT, and one whose gates are wide.
+    #[test]
+    fn no_batch_takes_more_scratch_than_the_one_that_a_queue_is_warmed_with() {
+        let gelu = Activation::GeluErf;
+        let layers = [
+            (768, 3072, Hidden::Activation(gelu)),
+            (768, 1152, Hidden::Gate(gelu)),
+            (1024, 3072, Hidden::Gate(gelu)),
+        ];
+        for (isa, dtype) in Isa::available().flat_map(|isa| DType::ALL.map(|dtype| (isa, dtype))) {
+            for (threads, (size, wide, hidden)) in
+                [1, 2, 3, 8].into_iter().flat_map(|threads| layers.map(|l| (threads, l)))
+            {
+                let options = CpuOptions { threads: NonZeroUsize::new(threads), isa: Some(isa) };
+                let cpu = Cpu::new(options).unwrap();
+                let outputs = hidden.up_features(wide);
+                let up = cpu.pack(&vec![0.0; outputs * size], outputs, size, dtype).unwrap();
+                let down = cpu.pack(&vec![0.0; size * wide], size, wide, dtype).unwrap();
+                let layer = FeedForward {
+                    up: &up,
+                    up_bias: None,
+                    hidden,
+                    down: &down,
+                    down_bias: None,
+                    residual: None,
+                    norm: None,
+                };
+                let values = |rows| scratch_values(&layer, rows, threads);
+                let warm = values(cpu.rows_of_most_scratch(5000)).max(threads * shared_values(isa));
+                let most = (1..=5000).map(values).max().unwrap();
+                assert!(
+                    most <= warm,
+                    "{isa} {dtype} {threads} threads, {size} × {wide} {hidden:?}: {most} > {warm}"
+                );
             }
         }
     }

@@ -27,9 +27,9 @@ const CACHE_BYTES: usize = 1 << 20;
 /// Tiles of a group at least, or each would have all panels come from memory for itself.
 const GROUP_TILES: usize = 2;
 /// Rows of each thread with which products of wide rows take as much scratch as with more of them: the smallest groups, in
-/// rings or alone. What narrower rows take stays within
-/// [`CpuQueue::SHARED_VALUES`](crate::device::CpuQueue::SHARED_VALUES), but for a feed-forward layer whose inputs are about
-/// as wide as its hidden values, thousands of them.
+/// rings or alone. What narrower rows take stays within what a queue has from the beginning
+/// ([`shared_values`](crate::device::shared_values)), but for a feed-forward layer whose inputs are about as wide as its
+/// hidden values, thousands of them.
 pub(crate) const ROWS_OF_MOST_SCRATCH: usize = RING * GROUP_TILES * MOST_ROWS;
 /// Multiply-adds of words that are worth a piece: some ten microseconds. Of this and what follows a weight with a
 /// [`PackedWeight::pace`] takes that many more.
