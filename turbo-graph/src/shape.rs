@@ -359,7 +359,9 @@ impl Inputs<'_> {
     fn position_scores(&self, heads: HeadColumns, positions: PositionBuckets) -> Result<Shape, GraphError> {
         let rows = match *self.shapes[0].0 {
             // of the tokens alone that are read
-            [Dim::BatchSize, Dim::Fixed(width)] if heads.width() > 0 && heads.end() <= width => {
+            [Dim::BatchSize | Dim::SelectedRows, Dim::Fixed(width)]
+                if heads.width() > 0 && heads.end() <= width =>
+            {
                 self.shapes[0].clone()
             }
             _ => self.columns_of_heads(0, heads)?,

@@ -7,7 +7,7 @@ mod common;
 use common::{batch, on_cpu, sequences, twin};
 use turbo_graph::{
     Activation, AttentionMask, Graph, GraphBuilder, GraphError, HeadColumns, Input, LayoutKind, Op, Pass,
-    Pooling, Positions, Program, Rhs, Routing, Staging, ValueId, passes,
+    Pooling, PositionBuckets, Positions, Program, Rhs, Routing, Staging, ValueId, passes,
 };
 
 const HIDDEN: usize = 8;
@@ -437,12 +437,19 @@ fn picked(graph: &Graph, layout: LayoutKind, passes: &[Pass]) -> Vec<f32> {
 #[test]
 fn rows_that_are_picked_more_than_once() {
     type Draw = fn(&mut GraphBuilder, ValueId, ValueId) -> Result<[ValueId; 2], GraphError>;
-    let draw: [Draw; 5] = [
+    const POSITIONS: PositionBuckets = PositionBuckets { span: 4, max_distance: None };
+    let draw: [Draw; 6] = [
         |g, _, y| Ok([g.pool(y, Pooling::Cls)?, g.pool(y, Pooling::LastToken)?]),
         |g, _, y| Ok([g.pool(y, Pooling::Cls)?, g.pool(y, Pooling::Cls)?]),
         |g, x, y| Ok([g.pool(y, Pooling::Cls)?, g.pool(x, Pooling::Cls)?]),
         |g, x, y| Ok([g.select(x)?, g.select(y)?]),
         |g, x, y| Ok([g.select(y)?, g.pool(x, Pooling::LastToken)?]),
+        |g, x, y| {
+            let table = g.weight("positions", &[POSITIONS.count(), HIDDEN]);
+            let heads = HeadColumns { first: 0, num_heads: 2, head_dim: HIDDEN / 2 };
+            let scores = g.position_scores(x, heads, table, POSITIONS)?;
+            Ok([g.select(scores)?, g.select(y)?])
+        },
     ];
     for draw in draw {
         let mut g = GraphBuilder::new("picked");
