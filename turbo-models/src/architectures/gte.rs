@@ -42,10 +42,15 @@ pub(super) const GTE: Architecture = Architecture {
     draw,
 };
 
-/// The same as the transformers library's own class has it: another activation of the words, another base of positions
-/// where the file says none.
+/// The same as the transformers library's own class has it: another activation of the words, and other values where the
+/// file says none.
 pub(super) const GTE_OF_LIBRARY: Architecture = Architecture {
     names: &[Name { model_type: "gte", class_prefix: "Gte" }],
+    fields: ConfigFields {
+        vocab_size: Setting::Field("vocab_size", 250_048),
+        max_position_embeddings: Setting::Field("max_position_embeddings", 8192),
+        ..GTE.fields
+    },
     heads: HEADS_OF_LIBRARY,
     ..GTE
 };
@@ -103,9 +108,11 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
     Ok(x)
 }
 
-/// Stretched models turn by a larger base, and all of them slower by the same factor.
+/// The columns of stretched models turn by a larger base, and all of them slower by the same factor. The models' own code
+/// works both out from how much longer inputs are ("ntk"); files of the library's class have the results ("linear").
 fn positions(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
-    let theta = if config.model_type == "gte" { THETA_OF_LIBRARY } else { THETA };
+    let is_library = config.model_type == "gte";
+    let theta = if is_library { THETA_OF_LIBRARY } else { THETA };
     let rotary::Turning { theta, stretched } = rotary::Turning::read(config, theta)?;
     let Some((field, stretched)) = stretched else {
         return rotary::table(drawing, config, theta, rotary::Stretch::None);
@@ -119,13 +126,14 @@ fn positions(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId,
             let slower = rotary::Stretch::Linear { factor: factor.powf(2.0 / config.head_dim() as f64) };
             rotary::table(drawing, config, theta * factor, slower)
         }
+        ("linear", Some(factor), _) if is_library && factor.is_finite() && factor > 0.0 => {
+            rotary::table(drawing, config, theta, rotary::Stretch::Linear { factor })
+        }
         (kind, factor, _) => {
             let factor = factor.map_or("without factor".to_owned(), |factor| format!("by {factor}"));
-            Err(config.unsupported(
-                field,
-                format!("{kind} {factor}"),
-                "default, ntk by a factor of at least 1",
-            ))
+            let linear = if is_library { "linear, " } else { "" };
+            let supported = format!("default, {linear}ntk by a factor of at least 1");
+            Err(config.unsupported(field, format!("{kind} {factor}"), &supported))
         }
     }
 }

@@ -230,6 +230,21 @@ fn scaling_of_models_with_two_kinds_of_layers_says_nothing() {
     }
 }
 
+/// Factors of the library's class are results, which need not be at least 1; the models' own code knows none of them.
+#[test]
+fn gte_is_stretched_by_a_factor_in_files_of_the_library() {
+    let folder = copy("gte-base");
+    let file = folder.path().join("config.json");
+    set(&file, "rope_scaling", json!({"type": "linear", "factor": 2.0}));
+    let why = r#"rope_scaling is "linear by 2", supported: default, ntk by a factor of at least 1"#;
+    assert_eq!(error(folder.path()), format!("config.json: {why}"));
+    set(&file, "model_type", json!("gte"));
+    Checkpoint::open(folder.path()).unwrap();
+    set(&file, "rope_scaling", json!({"type": "linear", "factor": 0.0}));
+    let why = r#"rope_scaling is "linear by 0", supported: default, linear, ntk by a factor of at least 1"#;
+    assert_eq!(error(folder.path()), format!("config.json: {why}"));
+}
+
 /// Where the file says nothing, the reference's class and the models' own code differ.
 #[test]
 fn gte_turns_by_another_base_under_each_name() {
@@ -271,7 +286,8 @@ fn configurations_of_later_versions_mean_the_same() {
         "original_max_position_embeddings": 100, "rope_theta": 10_000.0
     });
     let own = [("rope_theta", Value::Null), ("rope_scaling", llama.clone())];
-    let cases: [(&str, &[(&str, Value)]); 8] = [
+    let worked_out = json!({"rope_type": "linear", "factor": 2f64.powf(2.0 / 8.0), "rope_theta": 1e6});
+    let cases: [(&str, &[(&str, Value)]); 9] = [
         ("llama-base", &own),
         (
             "llama-base",
@@ -281,6 +297,15 @@ fn configurations_of_later_versions_mean_the_same() {
         (
             "gte-base",
             &[("rope_theta", Value::Null), ("rope_scaling", Value::Null), ("rope_parameters", stretched)],
+        ),
+        (
+            "gte-base",
+            &[
+                ("model_type", json!("gte")),
+                ("rope_theta", Value::Null),
+                ("rope_scaling", Value::Null),
+                ("rope_parameters", worked_out),
+            ],
         ),
         (
             "modernbert-base",
