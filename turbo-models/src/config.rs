@@ -316,8 +316,10 @@ fn architecture(json: &JsonObject) -> Result<(&'static Architecture, &'static Na
         return Err(json.unsupported("model_type", model_type, supported()));
     }
     let classes: Vec<String> = json.get("architectures")?.unwrap_or_default();
-    let known = all().find(|(_, name)| classes.iter().any(|class| class.starts_with(name.class_prefix)));
-    known.ok_or_else(|| json.wrong("model_type", format!("missing, supported: {}", supported())))
+    let known = all().filter(|(_, name)| classes.iter().any(|class| class.starts_with(name.class_prefix)));
+    // "LlamaBidirectionalModel" is no Llama
+    let closest = known.max_by_key(|(_, name)| name.class_prefix.len());
+    closest.ok_or_else(|| json.wrong("model_type", format!("missing, supported: {}", supported())))
 }
 
 #[cfg(test)]
@@ -458,6 +460,8 @@ mod tests {
         ] {
             assert_eq!(open(&format!(r#"{{"architectures": ["{class}"]}}"#)).unwrap().model_type, family);
         }
+        let nvidia = r#"{"architectures": ["LlamaBidirectionalModel"], "pooling": "avg"}"#;
+        assert_eq!(open(nvidia).unwrap().model_type, "llama_bidirec");
         let alibi = r#""position_embedding_type": "alibi", "feed_forward_type": "geglu""#;
         let jina = open(&format!(r#"{{"architectures": ["JinaBertModel"], {alibi}}}"#)).unwrap();
         assert_eq!(

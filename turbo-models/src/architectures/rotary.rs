@@ -6,7 +6,8 @@ use turbo_graph::ValueId;
 
 use crate::{ModelConfig, ModelError, config_fields::Setting, drawing::Drawing, error::one_line};
 
-/// Most positions of a table: no tensor bounds their number. Published models have up to 262144.
+/// Most positions of a table: no tensor bounds their number. Published models that make vectors have up to 262144; some
+/// that write text have a million.
 const MOST_POSITIONS: usize = 1 << 18;
 
 /// Most values of a table, for the same reason: what both bounds have in published models.

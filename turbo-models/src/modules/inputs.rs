@@ -130,8 +130,10 @@ const PROCESSING: &str = "processing_kwargs";
 fn max_length(json: &JsonObject) -> Result<Option<usize>, ModelError> {
     const FIELD: &str = PROCESSING;
     let ProcessingKwargs { common, text, .. } = json.get(FIELD)?.unwrap_or_default();
+    // of how many tokens a causal model gives logits, which are read of the last one
+    let of_texts = text.iter().filter(|(name, value)| *name != "logits_to_keep" || !value.is_u64());
     let mut limit = None;
-    for (name, value) in common.iter().chain(&text) {
+    for (name, value) in common.iter().chain(of_texts) {
         match (name.as_str(), value) {
             ("max_length", value) => {
                 limit = Option::deserialize(value).map_err(|error| json.wrong(FIELD, one_line(error)))?;

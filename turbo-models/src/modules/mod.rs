@@ -263,6 +263,7 @@ mod tests {
                 r#"{"common": {"return_tensors": "pt", "truncation": "longest_first"}, "image": {"size": 9}}"#,
                 300,
             ),
+            (r#"{"text": {"logits_to_keep": 1}}"#, 300),
             ("{}", 300),
             ("null", 300),
         ];
@@ -277,6 +278,7 @@ mod tests {
                 r#" is "truncation: \"only_first\"", supported: "#,
             ),
             (r#"{"text": {"stride": 3}}"#, r#" is "stride: 3", supported: "#),
+            (r#"{"text": {"logits_to_keep": -1}}"#, r#" is "logits_to_keep: -1", supported: "#),
         ];
         for (kwargs, why) in refused {
             let expected = format!("sentence_bert_config.json: processing_kwargs{why}{supported}");
