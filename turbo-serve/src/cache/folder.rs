@@ -46,6 +46,8 @@ pub(super) struct Folder {
     bytes: u64,
     page_cache: usize,
     generations: RwLock<Generations>,
+    /// Held while a generation is ended.
+    ending: Mutex<()>,
     /// When files that could not be used are opened again; `None` once answers were written to them.
     retry_at: Mutex<Option<Instant>>,
     metrics: HeldMetrics,
@@ -95,11 +97,13 @@ impl Folder {
             bytes,
             page_cache: page_cache / 2,
             generations: RwLock::default(),
+            ending: Mutex::default(),
             retry_at: Mutex::new(None),
             metrics: HeldMetrics::new(tier::FOLDER),
             _lock: lock,
         };
         folder.open_files(&mut folder.write()).map_err(FolderError::Failed)?;
+        folder.end_generation().map_err(FolderError::Failed)?;
         folder.report();
         Ok(folder)
     }
@@ -132,7 +136,7 @@ impl Folder {
             }
         }
         match generations.current {
-            Some(_) => self.end_generation(generations),
+            Some(_) => Ok(()),
             None => self.begin_generation(generations),
         }
     }
@@ -155,23 +159,37 @@ impl Folder {
     /// Begins a new current file.
     fn begin_generation(&self, generations: &mut Generations) -> Result<(), String> {
         generations.number += 1;
-        let file = self.file(generations.number);
-        let begun = Generation::open(file, self.page_cache);
-        generations.current = Some(begun.map_err(|(Trouble::Damaged(why) | Trouble::Failed(why))| why)?);
+        generations.current = Some(self.new_generation(generations.number)?);
         Ok(())
     }
 
+    fn new_generation(&self, number: u64) -> Result<Generation, String> {
+        let begun = Generation::open(self.file(number), self.page_cache);
+        begun.map_err(|(Trouble::Damaged(why) | Trouble::Failed(why))| why)
+    }
+
     /// Begins another file if the current one is full. While files cannot be used there is no current one.
-    fn end_generation(&self, generations: &mut Generations) -> Result<(), String> {
+    ///
+    /// Files are removed and made while nothing is locked: lookups do not wait for the disk.
+    fn end_generation(&self) -> Result<(), String> {
+        let _alone = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut generations = self.write();
         let full = generations.current.as_ref().is_some_and(|current| current.bytes() > self.bytes / FULL);
         if !full {
             return Ok(());
         }
-        let oldest = generations.older.take();
+        generations.number += 1;
+        let (oldest, number) = (generations.older.take(), generations.number);
+        drop(generations);
         self.metrics.evicted(oldest.as_ref().map_or(0, Generation::entries));
         remove(oldest)?;
-        generations.older = generations.current.take();
-        self.begin_generation(generations)
+        let next = self.new_generation(number)?;
+        let mut generations = self.write();
+        // no file is begun anew before its time where all were given up meanwhile
+        if let Some(full) = generations.current.take() {
+            (generations.older, generations.current) = (Some(full), Some(next));
+        }
+        Ok(())
     }
 
     /// Renames a damaged file to one that is never read.
@@ -228,10 +246,13 @@ impl Folder {
             return;
         }
         let mut generations = self.write();
-        if generations.current.is_none()
-            && let Err(why) = self.open_files(&mut generations)
-        {
-            self.give_up(&mut generations, &why);
+        if generations.current.is_some() {
+            return;
+        }
+        let opened = self.open_files(&mut generations);
+        drop(generations);
+        if let Err(why) = opened.and_then(|()| self.end_generation()) {
+            self.give_up(&mut self.write(), &why);
         }
     }
 
@@ -258,9 +279,8 @@ impl Folder {
         if self.retry_at().take().is_some() {
             tracing::info!(dir = %self.dir.display(), "answers are kept in the folder again");
         }
-        let mut generations = self.write();
-        if let Err(why) = self.end_generation(&mut generations) {
-            self.give_up(&mut generations, &why);
+        if let Err(why) = self.end_generation() {
+            self.give_up(&mut self.write(), &why);
         }
         true
     }
@@ -540,7 +560,7 @@ mod tests {
         let folder = open(dir.path()).unwrap();
         folder.put(&[answer(1, 3)]);
         folder.give_up(&mut folder.write(), "the disk is full");
-        folder.end_generation(&mut folder.write()).unwrap();
+        folder.end_generation().unwrap();
         assert!(folder.read().current.is_none());
         drop(folder);
         assert!(get(&open(dir.path()).unwrap(), &answer(1, 3)));
