@@ -48,8 +48,6 @@ pub struct WeakModels(Weak<Registry>);
 struct Registry {
     names: Names,
     models: Vec<Model>,
-    /// Whether there is more than one model, or version, from the beginning.
-    several: bool,
     /// The versions of each model.
     table: Table,
     underway: Underway,
@@ -133,8 +131,7 @@ impl Models {
     }
 
     fn with(names: Names, models: Vec<Model>, versions: Vec<Versions>, underway: Underway) -> Self {
-        let several = versions.iter().map(Versions::len).sum::<usize>() > 1;
-        Self(Arc::new(Registry { names, models, several, table: Table::new(versions), underway }))
+        Self(Arc::new(Registry { names, models, table: Table::new(versions), underway }))
     }
 
     /// Loads the models that are to be ready before the server listens.
@@ -391,6 +388,11 @@ fn first_versions(model: &Declared) -> Result<Versions, DeclareError> {
 }
 
 impl Registry {
+    /// Whether there is more than one model, or version, by now: a folder of versions may have got another.
+    fn has_several(&self) -> bool {
+        self.table.read().iter().map(Versions::len).sum::<usize>() > 1
+    }
+
     fn found(&self, wanted: Wanted<'_>) -> Result<Found, NotServed> {
         let (model, which) = self.names.resolve(wanted)?;
         let table = self.table.read();
@@ -574,7 +576,7 @@ impl Registry {
         tokio::spawn(async move {
             let Ok(source) = registry.source(model).cloned() else { return };
             let (name, text) = (registry.full_name(model, &version), version.to_string());
-            let label = registry.several.then(|| name.clone());
+            let label = registry.has_several().then(|| name.clone());
             let (models, of_metrics) = (Models(Arc::clone(&registry)), label.clone());
             let load =
                 move || source.load(Load { version: &text, label: of_metrics.as_deref(), models: &models });

@@ -205,6 +205,18 @@ fn an_order_counts_though_who_gave_it_has_gone() {
     });
 }
 
+/// Two engines without a label would write the same gauges.
+#[test]
+fn a_version_that_comes_to_a_single_one_has_a_label() {
+    run(async {
+        let a = Shelf::new("a", &["1"]);
+        let models = started(&[&a]).await;
+        a.set_versions(&["1", "2"]);
+        models.load("a").await.unwrap();
+        assert_eq!(*a.labels.lock().unwrap(), [None, Some("a/2".to_owned())]);
+    });
+}
+
 #[test]
 fn what_is_there_serves_while_a_new_version_is_loaded() {
     run(async {

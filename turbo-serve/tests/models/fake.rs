@@ -33,6 +33,8 @@ pub(crate) struct Shelf {
     trouble: Mutex<Option<Trouble>>,
     /// Loads that were begun.
     pub(crate) loads: AtomicUsize,
+    /// The labels that these got, in their order.
+    pub(crate) labels: Mutex<Vec<Option<String>>>,
     /// Engines that were loaded and not yet dropped.
     pub(crate) alive: Arc<AtomicUsize>,
 }
@@ -78,8 +80,9 @@ impl Source for Shelf {
         Ok(self.versions.lock().unwrap().clone())
     }
 
-    fn load(&self, Load { version, .. }: Load<'_>) -> Result<Loaded, SourceError> {
+    fn load(&self, Load { version, label, .. }: Load<'_>) -> Result<Loaded, SourceError> {
         self.loads.fetch_add(1, SeqCst);
+        self.labels.lock().unwrap().push(label.map(str::to_owned));
         let trouble = self.trouble.lock().unwrap().take();
         match trouble {
             Some(Trouble::Fails) => return Err("the file is too short".into()),
