@@ -48,7 +48,8 @@ impl QueueMetrics {
 
     /// Counts a batch that goes to the model, and how full it is.
     pub(super) fn batch(&self, jobs: &[Job], fill: f64) {
-        self.batch_fill.record(fill);
+        // one input alone may have more tokens than several may share
+        self.batch_fill.record(fill.min(1.0));
         self.batch_size.record(jobs.len() as f64);
         self.batch_tokens.record(jobs.iter().map(Job::tokens).sum::<usize>() as f64);
         self.observer.formed(jobs.iter().map(Job::tokens));
