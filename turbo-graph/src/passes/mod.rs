@@ -108,8 +108,8 @@ pub const ALL: &[Pass] = &[
 const BEYOND_THE_PAPER: [&str; 4] =
     ["fuse experts", "fuse attention", "fuse product, norm", "fuse feed forward"];
 
-/// The passes of the paper (PPoPP'21, §4.1): all but those that fuse attention, so that scores are a tensor, and products
-/// with what follows them. Padded layout only.
+/// The passes of the paper (PPoPP'21, §4.1): all but those that fuse experts, attention (so that scores are a tensor), or
+/// a product with a norm or with another product. Padded layout only.
 pub fn paper() -> Vec<Pass> {
     ALL.iter().filter(|pass| !BEYOND_THE_PAPER.contains(&pass.name)).copied().collect()
 }
