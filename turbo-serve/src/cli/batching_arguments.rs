@@ -15,7 +15,7 @@ const LAZY_SHARE: u32 = 4;
 pub(super) struct BatchingArguments {
     /// Which inputs share a batch
     ///
-    /// All but `dp` are there for comparison.
+    /// All values but `dp` are there for comparison.
     #[arg(long, env, value_enum, default_value_t = Batching::Dp, help_heading = "Batches")]
     batching: Batching,
     /// When a batch is formed
@@ -23,10 +23,10 @@ pub(super) struct BatchingArguments {
     dispatch: DispatchArgument,
     /// Promised time from arrival to answer
     ///
-    /// For requests that name no deadline (`X-Request-Deadline-Ms`): those that are predicted to miss it are refused at
-    /// once (429), and those that were not begun by then are dropped (504). By default nothing is promised. `--dispatch
-    /// lazy` starts a batch before half of it has passed, or half of 100 ms, and waits a quarter of it at most for more
-    /// inputs.
+    /// For requests that name no deadline (`X-Request-Deadline-Ms`). Those that are predicted to miss this time are
+    /// refused at once (429), and those that have not begun by then are dropped (504). By default, nothing is promised.
+    /// `--dispatch lazy` waits for more inputs for at most a quarter of this time, and starts a batch before half of it
+    /// has passed; if nothing is promised, it does so with 100 ms.
     #[arg(long, env, value_name = "MS", alias = "slo", value_parser = promise, help_heading = "Batches")]
     slo_ms: Option<NonZeroU64>,
 }
@@ -42,7 +42,7 @@ enum Batching {
     /// The queue in order of arrival, until the next input would exceed the tokens of a batch: as
     /// text-embeddings-inference does
     TokenBudget,
-    /// A window of the queue in order of length, filled from the shortest on
+    /// A window of the queue in order of length, filled from the shortest input on
     SortedWindow,
 }
 
@@ -50,14 +50,14 @@ enum Batching {
 enum DispatchArgument {
     /// As soon as the model is free
     Hungry,
-    /// When a batch is full, or so large that more in it gain nothing, or half of `--slo-ms` would be gone
+    /// When a batch is full, when more inputs would gain nothing, or before half of `--slo-ms` has passed
     Lazy,
 }
 
 /// What `--slo-ms` takes.
 fn promise(text: &str) -> Result<NonZeroU64, &'static str> {
     text.parse()
-        .map_err(|_| "expected whole milliseconds, at least 1; leave it out where nothing is promised")
+        .map_err(|_| "expected whole milliseconds, at least 1; leave it out to promise nothing")
 }
 
 impl BatchingArguments {

@@ -20,7 +20,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-pub(super) const TOO_MANY: &str = "more bytes than there can be";
+pub(super) const TOO_MANY: &str = "the number of bytes is too large";
 
 /// What may stand behind a number of bytes.
 const UNITS: [(&str, u64); 7] = [
@@ -65,8 +65,8 @@ mod tests {
             ("-1", Err("expected a number of bytes")),
             ("1.5GB", Err("expected a number of bytes")),
             ("256 megs", Err("such as 268435456, 256MiB or 1GB")),
-            ("99999999999999999999", Err("more bytes than there can be")),
-            ("99999999999999GiB", Err("more bytes than there can be")),
+            ("99999999999999999999", Err("the number of bytes is too large")),
+            ("99999999999999GiB", Err("the number of bytes is too large")),
         ] {
             match (text.parse::<Bytes>(), expected) {
                 (Ok(got), Ok(expected)) => assert_eq!(got.0, expected, "{text}"),

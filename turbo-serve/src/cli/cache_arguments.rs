@@ -16,15 +16,15 @@ use super::{
 pub(super) struct CacheArguments {
     /// Memory for kept answers; 0 keeps none
     ///
-    /// An input that comes again is not computed again. A number of bytes, or such as 512MiB or 2GB.
+    /// An input that is sent again is not computed again. A number of bytes, or a size such as 512MiB or 2GB.
     #[arg(long, env, value_name = "BYTES", default_value = "256MiB")]
     cache_bytes: Memory,
     /// Folder in which answers are kept from one start to the next
     ///
-    /// One server at a time uses it; a second one logs that and keeps answers in memory only.
+    /// Only one server at a time can use it; a second one logs a warning and keeps answers only in memory.
     #[arg(long, env, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
-    /// Most bytes of the files in `--cache-dir`
+    /// Maximum bytes of the files in `--cache-dir`
     #[arg(long, env, value_name = "BYTES", default_value = "1GiB")]
     cache_dir_bytes: Disk,
     /// Redis or Valkey server that shares answers between servers
@@ -47,7 +47,7 @@ impl CacheArguments {
     pub(super) fn check(&self) -> Result<()> {
         let behind = [("--cache-dir", self.cache_dir.is_some()), ("--cache-url", self.cache_url.is_some())];
         if let Some((flag, _)) = behind.into_iter().find(|(_, given)| *given && self.cache_bytes.0 == 0) {
-            bail!("--cache-bytes 0 keeps no answers, and {flag} keeps them: expected one of the two");
+            bail!("--cache-bytes 0 keeps no answers, but {flag} asks to keep them: leave out one of the two");
         }
         self.redis().map(drop)
     }

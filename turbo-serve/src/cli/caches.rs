@@ -31,9 +31,10 @@ impl FromStr for CacheArgument {
 pub(super) struct PackedCacheArguments {
     /// Folder in which packed weights are kept, or `off`
     ///
-    /// Weights in the order that this processor computes with, so that the next start need not pack them: a file as large
-    /// as the weights in their dtype. With `off` every start packs them. By default turbo/packed in the user's cache
-    /// folder (XDG_CACHE_HOME; else ~/.cache, on macOS ~/Library/Caches, on Windows LOCALAPPDATA).
+    /// Packed weights have the order that this processor computes with. If they are kept, the next start need not pack
+    /// them; the file is as large as the weights in their dtype. With `off`, every start packs them. By default,
+    /// turbo/packed in the user's cache folder (XDG_CACHE_HOME; if that is not set, ~/.cache, on macOS
+    /// ~/Library/Caches, on Windows LOCALAPPDATA).
     #[arg(long, env, value_name = "DIR|off", help_heading = "Machine")]
     packed_cache: Option<CacheArgument>,
 }

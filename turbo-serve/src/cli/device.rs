@@ -103,8 +103,8 @@ pub(super) trait OnDevice {
 }
 
 impl Chosen {
-    /// The device that `wish` names; of the CPU so many threads. `tell` hears why a GPU is not used where one might have
-    /// been.
+    /// The device that `wish` names; of the CPU so many threads. `tell` hears why a GPU is not used where one might
+    /// have been.
     ///
     /// # Errors
     /// When a GPU was asked for that cannot be used, or the processor cannot.
@@ -166,7 +166,7 @@ impl Chosen {
         match self {
             Chosen::Cpu(cpu) => {
                 if dtype == Dtype::Float16 {
-                    warn("--dtype float16: a CPU has no products of it, computed in bf16");
+                    warn("--dtype float16: a CPU cannot multiply in it, so products are computed in bf16");
                 }
                 work.on(cpu, dtype.of_cpu_products())
             }

@@ -6,6 +6,6 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 pub(super) fn raise() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        tracing::warn!(limit = limit.current, %error, "the limit of open files is not raised");
+        tracing::warn!(limit = limit.current, %error, "the limit on open files could not be raised");
     }
 }

@@ -20,13 +20,13 @@ use super::spans::Spans;
 pub(super) struct LogArguments {
     /// Log JSON instead of plain lines
     ///
-    /// The variable RUST_LOG says how much is logged. Of more than 4096 lines that nobody has read yet the newest are lost,
-    /// and a later line says how many.
+    /// The variable RUST_LOG says how much is logged. If more than 4096 lines wait to be read, the newest are lost, and
+    /// a later line says how many.
     #[arg(long, env)]
     json_output: bool,
-    /// Collector of OpenTelemetry that is sent a span for each request
+    /// OpenTelemetry collector that receives a span for each request
     ///
-    /// Over gRPC, such as `http://localhost:4317`.
+    /// Spans are sent over gRPC, for example to `http://localhost:4317`.
     #[arg(long, env, value_name = "URL")]
     otlp_endpoint: Option<String>,
     /// Name of this server at the collector
@@ -43,8 +43,8 @@ impl LogArguments {
         Spans::check(self.otlp_endpoint.as_deref())
     }
 
-    /// Starts logging, which lasts as long as what it gives. `RUST_LOG` says what is shown; without it, `info` and what is
-    /// worse.
+    /// Starts logging, which lasts as long as what it gives. `RUST_LOG` says what is shown; without it, `info` and what
+    /// is worse.
     ///
     /// # Errors
     /// A collector that cannot be one.
@@ -65,7 +65,7 @@ impl LogArguments {
         registry().with(spans.layer()).with(lines.with_filter(filter)).init();
         if let (Some(said), Some(why)) = (said, wrong) {
             tracing::warn!(
-                "RUST_LOG {said:?} cannot be used ({why}): what is shown is `info` and what is worse"
+                "RUST_LOG {said:?} cannot be used ({why}): `info` and more severe lines are logged instead"
             );
         }
         Ok(Log { spans, _lines: guard })
@@ -152,7 +152,7 @@ fn filter(said: &str) -> Result<EnvFilter, String> {
     match said.split(',').map(str::trim).find(is_slip) {
         None => Ok(filter),
         Some(word) => Err(format!(
-            "`{word}` is no level (off, error, warn, info, debug or trace); if it is a crate, write `{word}=info`"
+            "`{word}` is not a level (off, error, warn, info, debug or trace); if it is a crate, write `{word}=info`"
         )),
     }
 }
@@ -206,7 +206,7 @@ mod tests {
         }
         for (said, word) in [("warning", "warning"), ("verbose", "verbose"), ("info,quiet", "quiet")] {
             let why = filter(said).unwrap_err();
-            assert!(why.starts_with(&format!("`{word}` is no level (off, error, ")), "{why}");
+            assert!(why.starts_with(&format!("`{word}` is not a level (off, error, ")), "{why}");
         }
         assert!(filter("turbo=loud").is_err());
     }

@@ -34,9 +34,9 @@ pub(super) const NO_TOKENIZER: &str =
 pub(super) struct ModelArguments {
     /// Model folder, short name, or name on the Hugging Face Hub
     ///
-    /// A folder has config.json, safetensors and tokenizer.json. The short name is `minilm`, which `cargo xtask model`
-    /// fetches. A name on the Hub is such as `sentence-transformers/all-MiniLM-L6-v2`. Right behind `turbo serve`, `inspect`
-    /// and `bench` the model needs no flag.
+    /// A folder has config.json, safetensors and tokenizer.json. The only short name is `minilm`, which `cargo xtask
+    /// model` fetches. A name on the Hub looks like `sentence-transformers/all-MiniLM-L6-v2`. Directly after `turbo
+    /// serve`, `turbo inspect` and `turbo bench`, the model needs no flag.
     #[arg(long, env, value_name = "PATH|NAME", help_heading = "Model")]
     pub(super) model_id: String,
     /// Where it is, for a model of a configuration file: paths there are relative to the file.
@@ -47,12 +47,12 @@ pub(super) struct ModelArguments {
     pub(super) revision: Option<String>,
     /// Token for models on the Hub that need one
     ///
-    /// By default the one that `hf auth login` has stored.
+    /// By default, the one that `hf auth login` has stored.
     #[arg(long, env, value_name = "TOKEN", hide_env_values = true, help_heading = "Model")]
     pub(super) hf_token: Option<String>,
     /// Folder in which files from the Hub are kept
     ///
-    /// By default where other tools keep them, too (HF_HUB_CACHE, HF_HOME/hub, ~/.cache/huggingface/hub).
+    /// By default, where other tools keep them too (HF_HUB_CACHE, HF_HOME/hub, ~/.cache/huggingface/hub).
     #[arg(long, env, value_name = "DIR", help_heading = "Model")]
     pub(super) huggingface_hub_cache: Option<PathBuf>,
     /// Folder in which models with short names are kept
@@ -60,20 +60,21 @@ pub(super) struct ModelArguments {
     pub(super) turbo_models_dir: PathBuf,
     /// Data type to compute in
     ///
-    /// On a CPU products are computed in it, and the values between them are f32; a GPU also stores weights and
-    /// activations in it. `turbo inspect` shows what it gains and costs, `turbo devices` how this processor computes it.
-    /// Spelled float32, bfloat16, f16 and fp16, too.
+    /// On a CPU, products are computed in it, and the values between them are f32; a GPU also stores weights and
+    /// activations in it. `turbo inspect` shows what each type gains and costs, `turbo devices` how this processor
+    /// computes it. The spellings float32, bfloat16, f16 and fp16 are accepted too.
     #[arg(long, env, value_enum, default_value_t = Dtype::F32, help_heading = "Model")]
     pub(super) dtype: Dtype,
 
     /// Device to run on: `auto`, `cpu`, `cuda` or `cuda:N`
     ///
-    /// GPUs are counted from 0, as `turbo devices` does. `auto` is the first GPU that can be used, else the CPU.
+    /// GPUs are numbered from 0, as `turbo devices` lists them. `auto` is the first GPU that can be used, or else the
+    /// CPU.
     #[arg(long, env, default_value_t = Wish::Auto, value_name = "DEVICE", help_heading = "Machine")]
     pub(super) device: Wish,
-    /// Threads of the CPU that share a batch
+    /// CPU threads that share a batch
     ///
-    /// At most 4096; by default as many as the system lets this process use.
+    /// At most 4096; by default, as many as the system lets this process use.
     #[arg(long, env, value_name = "N", value_parser = threads, help_heading = "Machine")]
     pub(super) threads: Option<NonZeroUsize>,
 }
@@ -84,13 +85,13 @@ pub(super) enum Dtype {
     /// Single precision
     #[value(alias = "float32")]
     F32,
-    /// bfloat16: weights of half the size, products of twice the speed where the processor has them
+    /// bfloat16: weights of half the size, and products at twice the speed if the processor supports it
     #[value(alias = "bfloat16")]
     Bf16,
-    /// Half precision (f16, fp16) on a GPU, for all that it stores and multiplies; a CPU computes it in bf16
+    /// Half precision (f16, fp16) on a GPU, for all that it stores and multiplies; a CPU computes in bf16 instead
     #[value(aliases = ["f16", "fp16"])]
     Float16,
-    /// 8-bit integers, on a CPU only: a quarter of the size, four times the speed where the processor has them
+    /// 8-bit integers, only on a CPU: a quarter of the size, and four times the speed if the processor supports it
     #[value(alias = "i8")]
     Int8,
 }
@@ -150,7 +151,7 @@ pub(super) enum PoolingArgument {
     Mean,
     /// The vector of the last token
     LastToken,
-    /// The greatest value of all tokens, in each place
+    /// The greatest value over all tokens, at each place of the vector
     Max,
     /// The words of the vocabulary, weighted by the head of a masked language model
     Splade,
@@ -248,9 +249,9 @@ impl ModelArguments {
         let revision = self.revision.as_deref().unwrap_or(hub::MAIN);
         let found = Hub::new(settings).model(HubModel { name, revision, module }, &mut Fetching::new(name));
         let found =
-            found.with_context(|| format!("--model-id {name}: no such folder, so it is one of the Hub's"))?;
+            found.with_context(|| format!("--model-id {name}: no such folder, so the Hub was asked"))?;
         if let Some(why) = found.stale {
-            warn(&format!("using what the cache has: {why}"));
+            warn(&format!("using the cached files: {why}"));
         }
         let last = name.rsplit('/').next().unwrap_or(name).to_owned();
         Ok(LocalModel { folder: found.folder, name: last, sha: Some(found.commit) })
@@ -279,7 +280,7 @@ fn module_of(dense_path: &Path) -> Result<&str> {
     let name = dense_path.to_str().map(|path| path.trim_end_matches('/'));
     name.filter(|name| is_below && !name.is_empty()).with_context(|| {
         format!(
-            "--dense-path {}: with a model of the Hub it is a folder below the model's, such as `2_Dense_1024`",
+            "--dense-path {}: for a model on the Hub, expected a folder below the model's, such as `2_Dense_1024`",
             dense_path.display()
         )
     })

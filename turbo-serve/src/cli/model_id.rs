@@ -58,8 +58,7 @@ pub(super) fn place(model_id: &str, base: &Path, models: &Path) -> Result<Place>
     }
     let short_names: Vec<&str> = SHORT_NAMES.iter().map(|(name, _)| *name).collect();
     bail!(
-        "--model-id {model_id}: no such folder; it is no short name either (there is: {}), and no name on the Hub \
-         (OWNER/NAME)",
+        "--model-id {model_id}: no such folder, and neither a short name ({}) nor a name on the Hub (OWNER/NAME)",
         short_names.join(", ")
     )
 }

@@ -22,36 +22,37 @@ const BACKLOG: u32 = 1024;
 pub(super) struct NetArguments {
     /// Address to listen on, by default 0.0.0.0
     ///
-    /// 0.0.0.0 is every address of this machine. The variable HOSTNAME counts only where it is an address: shells and
+    /// 0.0.0.0 is every address of this machine. The variable HOSTNAME counts only if it is an address: shells and
     /// containers keep the machine's own name there.
     #[arg(long, value_name = "IP|NAME")]
     hostname: Option<String>,
     /// Port to listen on; 0 picks a free one
     #[arg(short, long, env, value_name = "N", value_parser = port, default_value_t = 3000)]
     port: u16,
-    /// Unix socket to listen on, beside the port
+    /// Unix socket to listen on as well as the port
     ///
-    /// It is made at start and removed at the end; one that an earlier server has left behind is replaced. It has no TLS.
+    /// It is created at start and removed at the end; a socket that an earlier server has left behind is replaced. It
+    /// has no TLS.
     #[arg(long, env, value_name = "FILE")]
     uds_path: Option<PathBuf>,
     /// Certificate for TLS, as a PEM file
     ///
-    /// The certificates that sign it follow it in the file. The port then accepts TLS only.
+    /// In the file, the certificates that sign it follow it. With a certificate, the port accepts only TLS.
     #[arg(long, env, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
     /// Private key of the certificate, as a PEM file
     #[arg(long, env, value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// Key that requests have to show (`Authorization: Bearer KEY`)
+    /// Key that requests must have (`Authorization: Bearer KEY`)
     ///
-    /// Health, metrics, /docs and the dashboard's page need none. Better set by the variable: other users of this machine
-    /// see the arguments of its processes.
+    /// Health, metrics, /docs and the dashboard's page need no key. Better set it by the variable: other users of this
+    /// machine can see the arguments of its processes.
     #[arg(long, env, hide_env_values = true, value_name = "KEY")]
     api_key: Option<ApiKey>,
     /// Origins whose web pages may send requests
     ///
-    /// Such as `https://example.org`, separated by commas; by default all. Where some are given, requests of other pages
-    /// are refused, except GET and HEAD, and except those of the server's own pages.
+    /// For example `https://example.org`, several separated by commas; by default, all. If some are given, requests of
+    /// pages from other origins are refused, except GET and HEAD requests and those of the server's own pages.
     #[arg(
         long,
         env,
@@ -72,8 +73,8 @@ pub(super) struct Claimed {
 }
 
 impl NetArguments {
-    /// Looks at what can be told before anything is opened. The halves of TLS may come from a file, a flag or a variable,
-    /// so that only all of these together tell whether one is missing.
+    /// Looks at what can be told before anything is opened. The halves of TLS may come from a file, a flag or a
+    /// variable, so that only all of these together tell whether one is missing.
     ///
     /// # Errors
     /// One half of TLS without the other; files that are none of it.

@@ -52,62 +52,65 @@ Examples:
 Try it:
   curl 127.0.0.1:3000/embed -H content-type:application/json -d '{\"inputs\": \"A good soup?\"}'";
 
-/// Serve a model over HTTP
+/// Serve a model over HTTP and gRPC
 ///
-/// Answers as text-embeddings-inference does (/embed, /embed_all, /embed_sparse, /similarity, /predict, /rerank,
-/// /tokenize, /decode, /info, /health, /metrics), /v1/embeddings as OpenAI does, /v2/embed as Cohere does, /v1/rerank
-/// as Cohere and Jina do, and /score, /classify and /pooling as vLLM does. The model's folder says what it is for; the
-/// other routes name the one to use. When the server is ready it prints `listening on http://ADDRESS` on standard
-/// output; logs go to standard error. SIGTERM and Ctrl-C stop it after the accepted requests are answered. A second
-/// signal stops it at once, as does the end of `--shutdown-grace-ms`: requests that still wait are refused, and the
-/// exit code is 1.
+/// The routes are those of text-embeddings-inference (/embed, /embed_all, /embed_sparse, /similarity, /predict,
+/// /rerank, /tokenize, /decode, /info, /health, /metrics), OpenAI (/v1/embeddings), Cohere (/v2/embed), Cohere and Jina
+/// (/v1/rerank, /v2/rerank), vLLM (/score, /classify, /pooling), Hugging Face's inference clients (/pipeline/TASK),
+/// KServe (/v2/models/NAME/infer and the rest of its protocol) and Vertex AI (/vertex). The same port answers gRPC: the
+/// services of text-embeddings-inference and KServe, health and reflection. The model's folder says which task the
+/// model is for; routes for other tasks refuse requests and name the route to use.
 ///
-/// `--config` serves several models, their versions and names.
+/// When the server is ready, it prints `listening on http://ADDRESS` on standard output; logs go to standard error.
+/// SIGTERM and Ctrl-C stop it once the accepted requests are answered. A second signal stops it at once, and so does
+/// the end of `--shutdown-grace-ms`: requests that still wait are then refused, and the exit code is 1.
+///
+/// With `--config` it serves several models, in several versions and under several names.
 #[derive(Args, Clone)]
 #[command(after_help = EXAMPLES, after_long_help = environment::long_help(EXAMPLES))]
 pub(super) struct Arguments {
     /// Serve what this TOML file describes
     ///
-    /// Several models, their versions, names and limits, and the flags of the server; docs/config.md lists the keys. A
-    /// flag or variable of the server that is given as well takes precedence over the file; flags of a model are refused
-    /// beside it.
+    /// The file describes models, with their versions, names and limits, and sets the flags of the server;
+    /// docs/config.md lists the keys. If a flag of the server or its variable is given as well, it takes precedence
+    /// over the file. Flags of a model are refused with `--config`.
     #[arg(long, env, value_name = "FILE", help_heading = "Model")]
     config: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArguments,
     /// How token vectors become one vector per input
     ///
-    /// By default as the model folder says. With `splade` it is a sparse vector of weights for the words of the
-    /// vocabulary.
+    /// By default, as the model folder says. `splade` gives a sparse vector: a weight for each word of the vocabulary.
     #[arg(long, env, value_enum, help_heading = "Model")]
     pooling: Option<PoolingArgument>,
     /// Name of the prompt for requests that name none
     ///
-    /// It is one of the model's prompts, and is put before texts. By default the one that the model folder names.
+    /// One of the model's prompts, which is put before texts. By default, the one that the model folder names.
     #[arg(long, env, value_name = "NAME", conflicts_with = "default_prompt", help_heading = "Model")]
     default_prompt_name: Option<String>,
     /// Text to put before texts when a request names no prompt
     ///
-    /// For a reranker whose template writes pairs it is the instruction in the template instead.
+    /// For a reranker whose template writes pairs, this is the instruction in the template instead.
     #[arg(long, env, value_name = "TEXT", help_heading = "Model")]
     default_prompt: Option<String>,
     /// Folder of the dense module behind pooling
     ///
-    /// It lies below the model's folder. For models that have a module for each width of vectors, such as `2_Dense_1024`;
-    /// by default the modules that the model folder names.
+    /// A folder below the model's, such as `2_Dense_1024`, for models that have a module for each width of vectors. By
+    /// default, the modules that the model folder names.
     #[arg(long, env, value_name = "DIR", help_heading = "Model")]
     dense_path: Option<PathBuf>,
     /// Cut the ends of inputs that are too long
     ///
-    /// For requests that do not say. With `false` such inputs are refused, but at /v2/embed, where Cohere cuts them.
+    /// For requests that do not say themselves. With `false`, such inputs are refused, except at /v2/embed: Cohere cuts
+    /// them by default.
     #[arg(long, env, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = false,
           default_missing_value = "true", action = ArgAction::Set, help_heading = "Model")]
     auto_truncate: bool,
 
     /// Threads that tokenize texts
     ///
-    /// One or two more tokenize long texts. By default as many as `--threads` leaves of those that the system lets this
-    /// process use, at least one and at most 64.
+    /// By default, as many as `--threads` leaves of the threads that the system lets this process use, at least one and
+    /// at most 64. One or two further threads tokenize long texts.
     #[arg(long, env, value_name = "N", value_parser = above_0::<NonZeroUsize>, help_heading = "Machine")]
     tokenization_workers: Option<NonZeroUsize>,
     #[command(flatten)]
@@ -118,24 +121,26 @@ pub(super) struct Arguments {
     /// How the sequences of a batch share a tensor
     #[arg(long, env, value_enum, default_value_t = LayoutArgument::Packed, help_heading = "Batches")]
     layout: LayoutArgument,
-    /// Most tokens of one batch
+    /// Maximum number of tokens in one batch
     ///
-    /// Padding counts with `--layout padded`. Memory is reserved for them. By default as many as this machine computes in
-    /// 100 ms, as measured at start, and at most 16384; one input alone may be as long as the model allows. Inputs longer
-    /// than a number given here are cut to it; with `--auto-truncate false` it has to be at least the model's limit. A
-    /// number for which free memory has no room is refused at start, with the largest that has.
+    /// With `--layout padded`, padding counts too. Memory for this many tokens is reserved at start. By default, as
+    /// many as this machine computes in 100 ms, measured at start, and at most 16384; one input alone may be as long as
+    /// the model allows. If you give a number, longer inputs are cut to it, and with `--auto-truncate false` it must be
+    /// at least the model's limit. If free memory has no room for the number, the server does not start and names the
+    /// largest that fits.
     #[arg(long, env, value_name = "N", value_parser = count, help_heading = "Batches")]
     max_batch_tokens: Option<usize>,
-    /// Most inputs of one batch, up to 1024
+    /// Maximum number of inputs in one batch, up to 1024
     ///
-    /// By default as many as the tokens allow; for models whose answers are as long as their vocabulary, as many as have
-    /// 256 MiB of answers.
+    /// By default, as many as the tokens allow; for models whose answers are as long as their vocabulary, as many as
+    /// have 256 MiB of answers together.
     #[arg(long, env, value_name = "N", value_parser = count, help_heading = "Batches")]
     max_batch_requests: Option<usize>,
     /// Folder in which measured costs of batches are kept, or `off`
     ///
-    /// The next start need not measure them again; with `off` every start measures. By default turbo/costs in the user's
-    /// cache folder (XDG_CACHE_HOME; else ~/.cache, on macOS ~/Library/Caches, on Windows LOCALAPPDATA).
+    /// The next start then need not measure them again; with `off`, every start measures. By default, turbo/costs in
+    /// the user's cache folder (XDG_CACHE_HOME; if that is not set, ~/.cache, on macOS ~/Library/Caches, on Windows
+    /// LOCALAPPDATA).
     #[arg(long, env, value_name = "DIR|off", help_heading = "Batches")]
     cost_cache: Option<CacheArgument>,
 
@@ -145,45 +150,45 @@ pub(super) struct Arguments {
     net: NetArguments,
     #[command(flatten)]
     tei: TeiArguments,
-    /// Most inputs in the server at a time
+    /// Maximum number of inputs in the server at a time
     ///
-    /// Requests beyond that are refused with 429 and `Retry-After`. An input that waits may take 12 bytes for every token
-    /// of the model's longest input; answers are bounded by `--max-answer-bytes-in-flight`.
+    /// Requests beyond that are refused with 429 and `Retry-After`. A waiting input may take 12 bytes for every token
+    /// of the model's longest input; `--max-answer-bytes-in-flight` bounds the answers.
     #[arg(long, env, value_name = "N", value_parser = count, default_value_t = EngineConfig::default().max_concurrent_requests, help_heading = "HTTP")]
     max_concurrent_requests: usize,
-    /// Most inputs of one request
+    /// Maximum number of inputs in one request
     ///
-    /// `/v1/embeddings`, `/v2/embed`, `/classify` and `/pooling` take at least 2048, in parts of this many. A number above
+    /// /v1/embeddings, /v2/embed, /classify and /pooling take at least 2048, in parts of this many. A number above
     /// `--max-concurrent-requests` is lowered to that, with a warning.
     #[arg(long, env, value_name = "N", value_parser = count, default_value_t = EngineConfig::default().max_client_batch_size, help_heading = "HTTP")]
     max_client_batch_size: usize,
-    /// Most documents of one request to /v1/rerank or /v2/rerank, and pairs of one to /score
+    /// Maximum documents per request to /v1/rerank and /v2/rerank, and pairs per request to /score
     ///
     /// These are the routes of Cohere's, Jina's and vLLM's clients. Documents are ranked in parts of
-    /// `--max-client-batch-size`; that many may always be sent, even with a lower number here, or 0.
+    /// `--max-client-batch-size`; that many are always accepted, even if the number here is lower, or 0.
     #[arg(long, env, value_name = "N", value_parser = whole::<usize>, default_value_t = HttpOptions::default().max_rerank_documents, help_heading = "HTTP")]
     max_rerank_documents: usize,
-    /// Most bytes of one request's body, or of one message of gRPC
+    /// Maximum bytes of the body of a request, or of a gRPC message
     ///
-    /// A number, or such as 2MB or 64MiB.
+    /// A number of bytes, or a size such as 2MB or 64MiB.
     #[arg(long, env, value_name = "BYTES", default_value_t = Bytes(HttpOptions::default().payload_limit), help_heading = "HTTP")]
     payload_limit: Bytes,
-    /// Most bytes of all request bodies held at a time
+    /// Maximum bytes of all request bodies held at a time
     ///
-    /// Bodies count while they are read and until their requests are answered; a request beyond that is refused with 429.
-    /// A compressed body counts as it arrives, and once more as it is unpacked. What is made of a body may take several
-    /// times as much memory. By default a 32nd of the memory that is free at start, and at least eight times
-    /// `--payload-limit`; the least that is accepted is twice that limit and five bytes.
+    /// A body counts while it is read and until its request is answered; a request beyond that is refused with 429. A
+    /// compressed body counts as it arrives, and once more as it is unpacked. What the server makes of a body may take
+    /// several times as much memory. By default, 1/32 of the memory that is free at start, and at least eight times
+    /// `--payload-limit`. The smallest accepted number is twice `--payload-limit` plus five bytes.
     #[arg(long, env, value_name = "BYTES", help_heading = "HTTP")]
     max_body_bytes_in_flight: Option<Bytes>,
-    /// Most bytes of all answers held at a time
+    /// Maximum bytes of all answers held at a time
     ///
-    /// Answers count while they are computed and until their clients have read them; beyond that new requests are refused
-    /// with 429. One whose answer alone would take more, as `/embed_all` of long texts may, is refused with 422. By
-    /// default a 16th of the memory that is free at start, and at least eight times `--payload-limit`.
+    /// An answer counts while it is computed and until its client has read it; beyond that, new requests are refused
+    /// with 429. A request whose answer alone would take more, as one for /embed_all with long texts may, is refused
+    /// with 422. By default, 1/16 of the memory that is free at start, and at least eight times `--payload-limit`.
     #[arg(long, env, value_name = "BYTES", help_heading = "HTTP")]
     max_answer_bytes_in_flight: Option<Bytes>,
-    /// Time for accepted requests after the signal to stop
+    /// Time to answer accepted requests after the signal to stop
     ///
     /// Requests that are not answered by then are refused.
     #[arg(long, env, value_name = "MS", value_parser = whole::<u64>, default_value_t = net::GRACE.as_millis() as u64, help_heading = "HTTP")]
@@ -313,7 +318,7 @@ async fn close(cache: ResponseCache) {
 
 /// Does what loads models on a thread where it may block.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.context("the model panicked while it was loaded")?
+    tokio::task::spawn_blocking(work).await.context("the model panicked while it was being loaded")?
 }
 
 /// What an engine is among others of its process; by default it is alone.
@@ -346,7 +351,7 @@ pub(super) fn open(arguments: &Arguments, host: Host, among: Among) -> Result<En
     let shown = open.folder.display().to_string();
     let model = device.run(open, arguments.model.dtype, warn)?;
     if model.tokenizer.is_none() {
-        warn(&format!("{shown}: {NO_TOKENIZER}: requests can send token ids alone"));
+        warn(&format!("{shown}: {NO_TOKENIZER}: requests can send only token ids"));
     }
     let ModelInfo { name, device, task, .. } = &model.info;
     tracing::info!(model = name, device, %task, "loading");
@@ -402,16 +407,16 @@ impl Arguments {
             let least = self.payload_limit.0.saturating_mul(2).saturating_add(5);
             ensure!(
                 bytes >= least,
-                "--max-body-bytes-in-flight {bytes}: expected at least {least}, twice --payload-limit ({}) and the head \
-                 of a message, or the largest body could never come in, which counts once more as it unpacks; raise the \
-                 one or lower the other",
+                "--max-body-bytes-in-flight {bytes}: expected at least {least}, twice --payload-limit ({}) plus the head \
+                 of a message, or the largest body could never be read (a compressed one counts once more as it is \
+                 unpacked): raise the first or lower the second",
                 self.payload_limit
             );
         }
         ensure!(
             self.max_answer_bytes_in_flight != Some(Bytes(0)),
-            "--max-answer-bytes-in-flight 0: expected at least 1, or no request could come in; leave it out for a share \
-             of the memory that is free"
+            "--max-answer-bytes-in-flight 0: expected at least 1, or no request could be accepted; leave it out to use a \
+             share of the free memory"
         );
         Ok(())
     }

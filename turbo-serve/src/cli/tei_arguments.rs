@@ -11,7 +11,7 @@ use super::{model_arguments::ModelArguments, number::port};
 pub(super) struct TeiArguments {
     /// Name of the model that clients see
     ///
-    /// By default the last part of `--model-id`. Models of a configuration file have names there.
+    /// By default, the last part of `--model-id`. Models in a configuration file have their names there.
     #[arg(long, env, value_name = "NAME", help_heading = "Model")]
     served_model_name: Option<String>,
     /// The former name of `--hf-token`

@@ -561,7 +561,7 @@ fn the_commands_take_names_on_the_hub() {
     let (code, again, warning) = embed(&["--model-id", NAME], &gone);
     assert_eq!((code, again), (Some(0), answers));
     assert!(
-        warning.starts_with("warning: using what the cache has: ") && warning.lines().count() == 1,
+        warning.starts_with("warning: using the cached files: ") && warning.lines().count() == 1,
         "{warning}"
     );
     // A server says it in its log; this one ends as soon as it has read the model.
@@ -569,14 +569,14 @@ fn the_commands_take_names_on_the_hub() {
     serve.env_clear().env("HF_HOME", rig.cache.path()).env("DEVICE", "cpu").envs(gone);
     serve.args(["serve", "--hostname=127.0.0.1", "--port=0", "--json-output", "--default-prompt-name=none"]);
     let said = String::from_utf8(serve.args(["--model-id", NAME]).output().unwrap().stderr).unwrap();
-    let line = said.lines().find(|line| line.contains("using what the cache has: "));
+    let line = said.lines().find(|line| line.contains("using the cached files: "));
     let line: serde_json::Value = serde_json::from_str(line.unwrap()).unwrap();
     assert_eq!(line["level"], "WARN", "{said}");
 
     let (code, _, error) = embed(&["--model-id", "owner/other"], &gone);
     assert_eq!((code, error.lines().count()), (Some(1), 1), "{error}");
     assert!(
-        error.starts_with("error: --model-id owner/other: no such folder, so it is one of the Hub's: "),
+        error.starts_with("error: --model-id owner/other: no such folder, so the Hub was asked: "),
         "{error}"
     );
 }

@@ -266,7 +266,7 @@ fn a_folder_without_a_tokenizer_serves_ids() {
     let (code, output) = server.end(Signal::Terminate);
     assert_eq!(code, Some(0), "{output}");
     let said = ": it has no tokenizer (tokenizer.json, vocab.txt, or vocab.json and merges.txt), and texts need one: \
-                requests can send token ids alone";
+                requests can send only token ids";
     let warnings: Vec<&str> = output.lines().filter(|line| line.contains(said)).collect();
     assert!(warnings.len() == 1 && warnings[0].contains("WARN"), "{output}");
 }

@@ -7,8 +7,8 @@
 //!                keys)
 //! ```
 //!
-//! All that can be wrong without opening a model is found here, all at once, each with its line: `turbo check-config` does
-//! this and nothing else. Every key is described in `docs/config.md`.
+//! All that can be wrong without opening a model is found here, all at once, each with its line: `turbo check-config`
+//! does this and nothing else. Every key is described in `docs/config.md`.
 
 mod check;
 mod document;
@@ -389,7 +389,7 @@ model_id = 'a'
             "12: models: `name` is missing",
             "14: dtyp: unknown key in models: did you mean `dtype`?",
             "15: models: neither `model_id` nor `versions` says where the model is",
-            "19: model_id: no such folder: no such folder; it is no short name either",
+            "19: model_id: no such folder: no such folder, and neither a short name (minilm) nor a name on the Hub",
             "20: device: gpu cannot be used: expected auto, cpu, cuda or cuda:N",
             "21: load: expected \"start\" or \"request\", got \"never\"",
             "25: max_client_batch_size: 0 cannot be used: expected a whole number above 0",
@@ -409,7 +409,7 @@ model_id = 'a'
         for (keys, expected) in [
             (
                 "cache_bytes = 0\ncache_dir = 'c'",
-                "--cache-bytes 0 keeps no answers, and --cache-dir keeps them",
+                "--cache-bytes 0 keeps no answers, but --cache-dir asks to keep them",
             ),
             ("cache_url = 'no url'", "--cache-url: "),
             (
