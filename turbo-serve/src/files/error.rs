@@ -14,7 +14,7 @@ pub enum FileError {
         why: io::Error,
     },
     /// The name does not tell the file's format.
-    #[error("{file}: cannot tell its format from its name, known are {known}; {flag} says it otherwise")]
+    #[error("{file}: cannot tell its format from its name (known: {known}): pass {flag}")]
     Format {
         /// The file.
         file: String,
@@ -85,7 +85,7 @@ pub enum FileError {
     },
     /// The output has more rows than the input from which it is to be continued.
     #[error(
-        "{file}: it ends after {rows} rows, and {written} were written: is it another one? pass --overwrite"
+        "{file}: it ends after {rows} rows, but {written} were written: if it is another file, pass --overwrite"
     )]
     Short {
         /// The input.
@@ -113,7 +113,7 @@ pub enum FileError {
         why: String,
     },
     /// A thread that reads or tokenizes rows has panicked.
-    #[error("a thread panicked while rows were read or made into tokens: those after it have no answer")]
+    #[error("a thread panicked while rows were read or tokenized: the rows after that have no answer")]
     Panicked,
 }
 

@@ -126,7 +126,7 @@ mod tests {
         let error = OutputFormat::of("out.json", "--format").unwrap_err().to_string();
         assert_eq!(
             error,
-            "out.json: cannot tell its format from its name, known are .jsonl .ndjson .npy .parquet; --format says it otherwise"
+            "out.json: cannot tell its format from its name (known: .jsonl .ndjson .npy .parquet): pass --format"
         );
     }
 }

@@ -251,9 +251,9 @@ fn what_cannot_be_done_is_one_line() {
             "embed",
             &embedder,
             &["in.doc", &jsonl],
-            "known are .txt .jsonl .ndjson .csv .tsv .parquet; --input-format",
+            "(known: .txt .jsonl .ndjson .csv .tsv .parquet): pass --input-format",
         ),
-        ("embed", &embedder, &[csv, &json], "known are .jsonl .ndjson .npy .parquet; --format"),
+        ("embed", &embedder, &[csv, &json], "(known: .jsonl .ndjson .npy .parquet): pass --format"),
         ("embed", &embedder, &[not_parquet, &jsonl], "in.parquet: "),
         (
             "embed",
@@ -272,7 +272,7 @@ fn what_cannot_be_done_is_one_line() {
             "embed",
             &embedder,
             &[csv, &jsonl, "--column=body", "--pooling=splade"],
-            "--pooling splade: this command writes dense vectors; sparse ones are POST /embed_sparse",
+            "--pooling splade: this command writes dense vectors; for sparse ones use POST /embed_sparse",
         ),
         (
             "embed",
@@ -299,7 +299,7 @@ fn what_cannot_be_done_is_one_line() {
             "rerank",
             &cross_encoder,
             &["--query=q", "--instruction=be good"],
-            "--instruction: it has no template of pairs",
+            "--instruction: the model has no template of pairs",
         ),
         ("embed", &embedder, &["--column=review"], "--column review: lines of text have no columns"),
         ("classify", &classifier, &["--column=review"], "--column review: lines of text have no columns"),
@@ -411,7 +411,7 @@ fn what_is_wrong_is_told_before_the_output_is_begun() {
     for (input, output, more, said_so) in [
         ("in.jsonl", "out.npy", "--column=body", "in.jsonl:1: no column \"body\", it has: text"),
         ("twice.csv", "out.npy", "--quiet", "it has several columns \"text\""),
-        ("in.jsonl", "no folder/out.npy", "--quiet", "out.npy: the folder that it is to be in is not there"),
+        ("in.jsonl", "no folder/out.npy", "--quiet", "out.npy: its folder does not exist"),
         ("in.jsonl", "folder", "--format=jsonl", "folder: it is a folder, expected a file"),
         ("in.jsonl", "out.npy", "--format=parquet", "out.npy: it is a file, and Parquet"),
         ("in.jsonl", "socket", "--format=jsonl", "socket: it is no regular file; `-` is standard output"),
@@ -436,11 +436,11 @@ fn an_output_that_is_there_is_told_before_the_model_is_looked_for() {
     let no_model = folder.path();
     let best = ["--query=cat", "--top-k=2", &path("in.txt"), &path("out.jsonl")];
     let (code, _, said) = run(turbo("rerank", no_model, &best));
-    assert!(code == Some(1) && said.contains("is unfinished: pass --overwrite to begin anew\n"), "{said}");
+    assert!(code == Some(1) && said.contains("is unfinished: pass --overwrite to start over\n"), "{said}");
     for (output, said_so) in [
         ("out.npy", "out.npy exists: pass --overwrite to replace it"),
         ("out.jsonl", "out.jsonl exists and is unfinished: pass --resume"),
-        ("no folder/out.npy", "out.npy: the folder that it is to be in is not there"),
+        ("no folder/out.npy", "out.npy: its folder does not exist"),
     ] {
         let (code, _, said) = run(turbo("embed", no_model, &[&path("in.txt"), &path(output)]));
         assert!(code == Some(1) && said.contains(said_so) && said.lines().count() == 1, "{said}");

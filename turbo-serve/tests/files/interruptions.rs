@@ -68,7 +68,7 @@ fn an_interrupted_run_goes_on_to_the_same_bytes() {
         let unfinished = files.path(&format!("{parts}.unfinished"));
         let (code, _, said) = signal_at(files.embed(&parts, &[]), &files.input, "INT", &output, first_bytes);
         assert_eq!(code, Some(130), "{said}");
-        assert!(said.starts_with("interrupted after ") && said.ends_with("--resume goes on\n"), "{said}");
+        assert!(said.starts_with("interrupted after ") && said.ends_with(" with --resume\n"), "{said}");
         assert!(unfinished.exists());
         match format {
             "jsonl" => {
@@ -83,7 +83,7 @@ fn an_interrupted_run_goes_on_to_the_same_bytes() {
         // Without being told what to do it does nothing, and not with another model's vectors either.
         let (code, _, said) = files.run(&parts, &[]);
         assert_eq!(code, Some(1));
-        assert!(said.contains("is unfinished: pass --resume to go on with it, or --overwrite"), "{said}");
+        assert!(said.contains("is unfinished: pass --resume to continue it, or --overwrite"), "{said}");
         let (code, _, said) = files.run(&parts, &["--resume", "--pooling=cls"]);
         assert_eq!(code, Some(1));
         assert!(said.contains("was begun with --pooling mean, not cls: go on"), "{said}");
@@ -96,7 +96,7 @@ fn an_interrupted_run_goes_on_to_the_same_bytes() {
         assert!(contents(&files.path(&whole)) == contents(&output), "{format}: other bytes");
         assert!(!unfinished.exists());
         let (code, _, said) = files.run(&parts, &["--resume"]);
-        assert_eq!((code, said.contains("is complete: nothing to go on with (")), (Some(0), true), "{said}");
+        assert_eq!((code, said.contains("is complete: nothing to resume (")), (Some(0), true), "{said}");
     }
 }
 
@@ -109,7 +109,7 @@ fn an_interrupted_run_that_replaces_does_not_begin_anew() {
     let embed = files.embed("out.jsonl", &["--overwrite"]);
     let (code, _, said) = signal_at(embed, &files.input, "INT", &output, 300_000);
     assert_eq!(code, Some(130), "{said}");
-    assert!(said.ends_with("--resume in the place of --overwrite goes on\n"), "{said}");
+    assert!(said.ends_with(" with --resume in place of --overwrite\n"), "{said}");
     assert!(files.path("out.jsonl.unfinished").exists());
     let begun = fs::read(&output).unwrap();
     assert!(begun.len() >= 300_000 && !begun.starts_with(b"{}"));
@@ -240,7 +240,7 @@ fn a_complete_output_of_an_input_that_has_changed_is_told() {
     };
     assert_eq!(embed().0, Some(0));
     let (code, _, said) = embed();
-    assert!(code == Some(0) && said.contains("is complete: nothing to go on with"), "{said}");
+    assert!(code == Some(0) && said.contains("is complete: nothing to resume"), "{said}");
     let complete = contents(&output);
     fs::write(&input, texts(4)).unwrap();
     let later = fs::metadata(&output).unwrap().modified().unwrap() + Duration::from_secs(1);
@@ -288,12 +288,12 @@ fn standard_input_is_not_gone_on_with() {
     for flags in [&[][..], &["--overwrite"]] {
         let (code, _, said) = signal_at(embed(flags), &files.input, "INT", &output, 300_000);
         assert_eq!(code, Some(130), "{said}");
-        assert!(said.ends_with(": --overwrite begins anew\n"), "{said}");
+        assert!(said.ends_with(": pass --overwrite to start over\n"), "{said}");
     }
     let begun = contents(&output);
     let (code, _, said) = run_with_input(embed(&[]), files.input.as_bytes());
     assert_eq!(code, Some(1));
-    assert!(said.ends_with("is unfinished: pass --overwrite to begin anew\n"), "{said}");
+    assert!(said.ends_with("is unfinished: pass --overwrite to start over\n"), "{said}");
     let (code, _, said) = run_with_input(embed(&["--resume"]), files.input.as_bytes());
     assert_eq!(code, Some(1));
     assert!(said.contains("--resume: standard input ") && said.contains("into a file"), "{said}");
@@ -322,7 +322,7 @@ fn a_complete_output_of_a_pipe_is_complete() {
     let (pipe, output) = (files.path("pipe"), files.path("out.jsonl"));
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let paths = [pipe.to_str().unwrap(), output.to_str().unwrap(), "--input-format=text", "--resume"];
-    for said_so in ["3 rows, ", "is complete: nothing to go on with"] {
+    for said_so in ["3 rows, ", "is complete: nothing to resume"] {
         let (pipe, input) = (pipe.clone(), files.input.clone());
         // The second run does not read the pipe, for the output is complete, so this may fail.
         let writer = thread::spawn(move || drop(fs::write(pipe, input)));

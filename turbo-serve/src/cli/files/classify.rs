@@ -26,15 +26,15 @@ Examples:
   turbo classify --model-id path/to/nli pairs.csv - --column premise --pair-column hypothesis
   turbo classify --model-id dslim/bert-base-NER articles.jsonl entities.jsonl --column body
 
-What is written of a text:
+What is written for a text:
   {\"index\":0,\"labels\":[{\"label\":\"POSITIVE\",\"score\":0.9998},…]}
-and with a model that tags tokens, where `start` and `end` count characters:
+and with a model that labels tokens, where `start` and `end` count characters:
   {\"index\":0,\"entities\":[{\"entity\":\"PER\",\"score\":0.99,\"word\":\"Ada\",\"start\":0,\"end\":3}]}";
 
 /// Label each text of a file, or the names in it
 ///
-/// With a model for sequence classification every text (or pair of texts) gets the model's labels, the likeliest first.
-/// With a model for token classification it gets the stretches of it that have a label.
+/// With a model for sequence classification, every text (or pair of texts) gets the model's labels, the likeliest
+/// first. With a model for token classification, it gets the stretches of the text that have a label.
 #[derive(Args)]
 #[command(after_help = super::short_help(EXAMPLES), after_long_help = super::long_help(EXAMPLES))]
 pub(in crate::cli) struct Arguments {
@@ -51,7 +51,7 @@ pub(in crate::cli) struct Arguments {
     /// For models that compare two texts.
     #[arg(long, value_name = "NAME", help_heading = "Files")]
     pair_column: Option<String>,
-    /// Most labels of each text; by default all
+    /// Maximum number of labels for each text; by default all
     ///
     /// For models that label whole texts.
     #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>, help_heading = "Answers")]
@@ -72,11 +72,11 @@ pub(in crate::cli) struct Arguments {
 enum AggregationArgument {
     /// Not at all: an entity per token
     None,
-    /// Neighbouring tokens of one label are an entity
+    /// Neighbouring tokens with the same label are one entity
     Simple,
     /// A word has the label of its first token
     First,
-    /// A word has the label of the greatest mean score
+    /// A word has the label with the greatest mean score
     Average,
     /// A word has the label of its surest token
     Max,
@@ -200,7 +200,7 @@ impl pipeline::Job for Classify {
         let scores = tasks::classify(&logits, self.function).map_err(|error| error.to_string())?;
         let class = |score: tasks::LabelScore| {
             let label =
-                self.labels.get(score.index).ok_or_else(|| format!("no name of label {}", score.index))?;
+                self.labels.get(score.index).ok_or_else(|| format!("label {} has no name", score.index))?;
             Ok(Class { label: label.clone(), score: score.score })
         };
         scores.into_iter().take(self.top_k).map(class).collect::<Result<_, String>>().map(Answer::Labels)

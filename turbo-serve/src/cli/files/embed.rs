@@ -40,18 +40,18 @@ pub(in crate::cli) struct Arguments {
     column: Option<String>,
     /// How token vectors become one vector per text
     ///
-    /// By default as the model folder says.
+    /// By default, as the model folder says.
     #[arg(long, env, value_enum, help_heading = "Model")]
     pooling: Option<DensePooling>,
     /// Whether vectors are divided by their length
     ///
-    /// By default as the model folder says.
+    /// By default, as the model folder says.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set,
           help_heading = "Model")]
     normalize: Option<bool>,
     /// Keep only the first N values of each vector
     ///
-    /// For models that were trained for it. Vectors are normalized afterwards.
+    /// For models that were trained for it. Vectors are normalized after that.
     #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>, help_heading = "Model")]
     dimensions: Option<NonZeroUsize>,
     /// Text to put before each text
@@ -59,7 +59,7 @@ pub(in crate::cli) struct Arguments {
     prompt: Option<String>,
     /// Name of the model's prompt to put before each text
     ///
-    /// By default the model's default prompt, if it has one.
+    /// By default, the model's default prompt, if it has one.
     #[arg(long, value_name = "NAME", help_heading = "Model")]
     prompt_name: Option<String>,
 }
@@ -87,8 +87,8 @@ impl ValueEnum for DensePooling {
 pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(DensePooling(PoolingArgument::Splade)) = arguments.pooling {
         bail!(
-            "--pooling splade: this command writes dense vectors; sparse ones are POST /embed_sparse of turbo serve \
-             (without the flag the variable POOLING counts)"
+            "--pooling splade: this command writes dense vectors; for sparse ones use POST /embed_sparse of turbo serve \
+             (if you did not pass the flag, the variable POOLING says so)"
         );
     }
     let columns = [arguments.files.only_column("--column", arguments.column.as_ref(), "text")?];
@@ -162,7 +162,7 @@ impl Arguments {
     fn dimensions(&self, of_model: usize) -> Result<usize> {
         match self.dimensions.map(NonZeroUsize::get) {
             Some(asked) if asked > of_model => {
-                bail!("--dimensions {asked}: the model's vectors have {of_model}")
+                bail!("--dimensions {asked}: the model's vectors have {of_model} values")
             }
             Some(asked) => Ok(asked),
             None => Ok(of_model),
@@ -194,7 +194,7 @@ impl pipeline::Job for Embed {
     fn answer(&self, (): (), outputs: Vec<Vec<f32>>) -> Result<Answer, String> {
         let mut vector = super::only_output(outputs)?;
         if let Some(place) = vector.iter().position(|value| !value.is_finite()) {
-            return Err(format!("the model gave {} in place {place}", vector[place]));
+            return Err(format!("the model gave {} at place {place} of the vector", vector[place]));
         }
         vector.truncate(self.dimensions);
         if self.normalize {

@@ -42,7 +42,7 @@ const INTERRUPTED: u8 = 130;
 
 /// Behind `-h`: how it is used, and where the rest is.
 fn short_help(examples: &str) -> String {
-    format!("{examples}\n\n--help says more: formats, bad rows, --resume, exit codes.")
+    format!("{examples}\n\n--help says more about formats, bad rows, --resume and exit codes.")
 }
 
 /// Behind `--help`.
@@ -53,38 +53,45 @@ fn long_help(examples: &str) -> String {
 /// What the help of all three says of files. Its lines are short: help is wrapped to the terminal, without indents.
 const ABOUT_FILES: &str = "\
 Formats of the input, by the end of its name:
-  .txt             a text per line, an empty line is an empty text
-  .jsonl .ndjson   an object per line
-  .csv .tsv        names in the first line; --quotes false where quotes enclose nothing
+  .txt             one text per line; an empty line is an empty text
+  .jsonl .ndjson   one object per line
+  .csv .tsv        column names in the first line; --quotes false if quotes enclose nothing
   .parquet         snappy, gzip, lz4 or no compression
   -                standard input, lines of text unless --input-format says otherwise
-A longer line than 16 MiB has no answer, and a longer record of CSV or TSV ends the run.
+A line longer than 16 MiB has no answer; a CSV or TSV record longer than that ends the run.
 
 Formats of the output:
-  .jsonl           an object per line: {\"index\":0,…}, and {\"index\":7,\"error\":\"…\"} for a row
+  .jsonl           one object per line: {\"index\":0,…}, or {\"index\":7,\"error\":\"…\"} for a row
                    without an answer
-  .npy             one array [rows, dimensions] of f32, vectors only; a row without an answer is
-                   NaN throughout
-  .parquet         a folder of files of 10000 rows; the column `error` says why one has no answer
+  .npy             one array [rows, dimensions] of f32, for vectors only; a row without an answer
+                   is all NaN
+  .parquet         a folder of files of 10000 rows; the column `error` says why a row has no
+                   answer
   -                standard output, JSONL
 
-The output has a row for each row of the input, in the same order. Of rows that cannot be read or
-do not suit the model the first 20 are told on standard error with their lines, the others
-counted, and the rest goes on.
+The output has one row for each row of the input, in the same order. A row that cannot be read or
+does not suit the model has no answer, and the run continues with the next one. The first 20 such
+rows are reported on standard error with their line numbers; the others are only counted.
 
-Ctrl-C and SIGTERM leave a sound file, and OUTPUT.unfinished beside it. A hangup ends a run as a
-kill does; under nohup it goes on. The same command with --resume goes on where it stopped and
-ends with the file of a run that was never stopped, byte for byte where a CPU of the same kind
-computes it; where nothing was begun it begins. An input or a model folder that has changed since
-is refused. Else a complete output is left as it is, and what it was made with is not kept:
---overwrite if it is to be of another model or of other flags. The best rows of all (rerank
---query --top-k) cannot be resumed, nor can what is read from standard input or written to
-standard output; whether a pipe with a name is the same is yours to know.
+Ctrl-C and SIGTERM leave a sound file, with OUTPUT.unfinished beside it. A hangup ends a run as a
+kill does; under nohup the run continues. The same command with --resume continues where the run
+stopped. On a CPU of the same kind, the output is then the same, byte for byte, as that of a run
+that was never stopped. If nothing was begun, --resume begins. It refuses an input or a model
+folder that has changed since.
 
-Exit codes: 0 every row has its answer, or the output was complete before, or the reader of
-standard output wants no more (| head); 1 it failed, also where flags do not suit the files or the
-model; 2 the command line was not understood: an unknown flag, a wrong value, or two flags that
-exclude each other; 3 some rows have no answer; 130 it was interrupted.";
+--resume leaves a complete output as it is. A complete output does not record how it was made:
+pass --overwrite to make it with another model or other flags. --resume is not possible for the
+best rows of all (rerank --query --top-k), from standard input or to standard output. Whether a
+named pipe still delivers the same input, only you can know.
+
+Exit codes:
+  0                every row has its answer, the output was complete before, or the reader of
+                   standard output has closed it (| head)
+  1                it failed; also if the flags do not suit the files or the model
+  2                the command line was not understood: an unknown flag, a wrong value, or two
+                   flags that exclude each other
+  3                some rows have no answer
+  130              it was interrupted";
 
 /// Which files, and how they are worked through.
 #[derive(Args)]
@@ -96,17 +103,17 @@ pub(super) struct FileArguments {
     #[arg(value_name = "OUTPUT", default_value = STANDARD)]
     output: String,
 
-    /// Format of the input, where its name does not tell
+    /// Format of the input, if its name does not tell
     #[arg(long, value_enum, help_heading = "Files")]
     input_format: Option<InputArgument>,
     /// Whether quotes enclose values of CSV and TSV, by default `true`
     ///
-    /// A quote at the beginning of a value encloses it up to the next quote, also over line ends. With `false` a quote is
-    /// a character like any other, as in tables that were written without quoting.
+    /// A quote at the beginning of a value encloses it up to the next quote, even across line ends. With `false`, a
+    /// quote is a character like any other, as in tables that were written without quoting.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set,
           help_heading = "Files")]
     quotes: Option<bool>,
-    /// Format of the output, where its name does not tell
+    /// Format of the output, if its name does not tell
     #[arg(long, value_enum, help_heading = "Files")]
     format: Option<OutputArgument>,
     /// Replace an output that exists
@@ -117,24 +124,24 @@ pub(super) struct FileArguments {
     resume: bool,
     /// Print neither progress nor a summary
     ///
-    /// Rows without an answer are still reported: the first 20, and the number of all where there are more.
+    /// Rows without an answer are still reported: the first 20, and the number of all if there are more.
     #[arg(short, long, help_heading = "Files")]
     quiet: bool,
 
     /// Cut the ends of texts that are too long for the model
     ///
-    /// With `false` such a row has no answer.
+    /// With `false`, such a row has no answer.
     #[arg(long, env, value_name = "BOOL", default_value_t = true, num_args = 0..=1,
           default_missing_value = "true", action = ArgAction::Set, help_heading = "Model")]
     auto_truncate: bool,
 
-    /// Most tokens of one batch
+    /// Maximum number of tokens in one batch
     #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>, default_value_t = DEFAULT_BATCH_TOKENS, help_heading = "Machine")]
     max_batch_tokens: NonZeroUsize,
     /// Threads that tokenize texts
     ///
-    /// At most 1024; by default as many as `--threads` leaves of those that the system lets this process use, at least one
-    /// and at most 64.
+    /// At most 1024. By default, as many as `--threads` leaves of the threads that the system lets this process use, at
+    /// least one and at most 64.
     #[arg(long, env, value_name = "N", value_parser = workers, help_heading = "Machine")]
     tokenization_workers: Option<NonZeroUsize>,
     #[command(flatten)]
@@ -156,13 +163,13 @@ const WINDOW_BATCHES: usize = 8;
 
 #[derive(Clone, Copy, ValueEnum)]
 enum InputArgument {
-    /// A text per line
+    /// One text per line
     Text,
-    /// An object per line
+    /// One object per line
     Jsonl,
-    /// Values between commas, names in the first line
+    /// Values between commas, column names in the first line
     Csv,
-    /// Values between tabs, names in the first line
+    /// Values between tabs, column names in the first line
     Tsv,
     /// Parquet
     Parquet,
@@ -170,9 +177,9 @@ enum InputArgument {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum OutputArgument {
-    /// An object per line
+    /// One object per line
     Jsonl,
-    /// An array of numpy
+    /// A NumPy array
     Npy,
     /// A folder of Parquet files
     Parquet,
@@ -252,8 +259,8 @@ impl FileArguments {
         }
     }
 
-    /// Opens the input before anything that takes time, so that a wrong name is told at once. `best` are the rows that are
-    /// written alone, if so.
+    /// Opens the input before anything that takes time, so that a wrong name is told at once. `best` are the rows that
+    /// are written alone, if so.
     fn open(&self, columns: &[String], best: Option<usize>) -> Result<Rows> {
         // What is wrong with the output is told as soon.
         let format = self.output_format()?;
@@ -261,13 +268,13 @@ impl FileArguments {
         paths::check_apart(&self.input, &self.output)?;
         if self.resume && self.is_from_standard_input() {
             bail!(
-                "--resume: standard input may be another one than before: write it into a file and name that, or pass \
-                 --overwrite to begin anew"
+                "--resume: standard input may not be what it was before: write it into a file and name that, or pass \
+                 --overwrite to start over"
             );
         }
         Output::check(&self.output, format, self.existing(), best).map_err(|error| match error {
             FileError::Unfinished { file, .. } if self.is_from_standard_input() => {
-                FileError::Unfinished { file, flags: "--overwrite to begin anew" }
+                FileError::Unfinished { file, flags: "--overwrite to start over" }
             }
             other => other,
         })?;
@@ -307,8 +314,8 @@ impl FileArguments {
             Opened::Complete => {
                 paths::check_complete(&self.input, work.compute.own_folder(), &self.output)?;
                 self.say(format_args!(
-                    "{} is complete: nothing to go on with (what it was made with is not kept: --overwrite if model or \
-                     flags have changed)",
+                    "{} is complete: nothing to resume (it does not record how it was made: pass --overwrite if the model \
+                     or the flags have changed)",
                     self.output
                 ));
                 return Ok(ExitCode::SUCCESS);
@@ -318,12 +325,12 @@ impl FileArguments {
         let go_on = match (self.is_pipe(), work.best) {
             (true, _) => "",
             // The best of all are known at the end.
-            (false, Some(_)) => ": --overwrite begins anew",
-            (false, None) if self.is_from_standard_input() => ": --overwrite begins anew",
+            (false, Some(_)) => ": pass --overwrite to start over",
+            (false, None) if self.is_from_standard_input() => ": pass --overwrite to start over",
             (false, None) if self.overwrite => {
-                ": the same command with --resume in the place of --overwrite goes on"
+                ": to continue, run the same command with --resume in place of --overwrite"
             }
-            (false, None) => ": the same command with --resume goes on",
+            (false, None) => ": to continue, run the same command with --resume",
         };
         let progress = Progress::start(&work.rows, answers.rows(), self.quiet);
         let meter = progress.meter();
@@ -392,9 +399,9 @@ struct Work<'a, J> {
     best: Option<usize>,
 }
 
-/// True after SIGINT or SIGTERM; a second one ends the process at once. SIGHUP is not listened for: where it is ignored,
-/// as under `nohup`, the run is to go on, and elsewhere it ends the process as a kill does, from which `--resume` goes on
-/// where it can.
+/// True after SIGINT or SIGTERM; a second one ends the process at once. SIGHUP is not listened for: where it is
+/// ignored, as under `nohup`, the run is to go on, and elsewhere it ends the process as a kill does, from which
+/// `--resume` goes on where it can.
 fn stop_on_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);

@@ -18,7 +18,7 @@ pub(super) fn check_apart(input: &str, output: &str) -> Result<()> {
     let (Ok(from), Ok(to)) = (fs::canonicalize(input), fs::canonicalize(output)) else { return Ok(()) };
     // What is no file, such as /dev/null, can be both.
     if from.is_file() && (is_same(&from, &to) || from.parent() == Some(&to)) {
-        bail!("{output}: it is the input {input}, too: choose another file");
+        bail!("{output}: it is the input {input} as well: choose another file");
     }
     Ok(())
 }
@@ -52,7 +52,7 @@ pub(super) fn check_complete(input: &str, folder: Option<&Path>, output: &str) -
     let later = |(_, metadata): &(PathBuf, Metadata)| changed(metadata.clone()) > Some(output_at);
     if let Some((file, _)) = input.into_iter().chain(of_model).find(later) {
         let file = file.display();
-        bail!("{output} is complete, and {file} has changed since: pass --overwrite to begin anew");
+        bail!("{output} is complete, but {file} has changed since: pass --overwrite to start over");
     }
     Ok(())
 }

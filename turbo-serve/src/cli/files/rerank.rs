@@ -24,10 +24,10 @@ Examples:
   turbo rerank --model-id BAAI/bge-reranker-base questions.jsonl rankings.jsonl --top-k 3
   turbo rerank --model-id my/qwen3 --query soup recipes.txt --instruction 'Is it vegetarian?'
 
-With --query each row of the input is a document and gets a score, in the input's order:
+With --query, each row of the input is a document and gets a score, in the input's order:
   {\"index\":0,\"score\":0.02}
-and with --top-k only the best are written, the best first. Without --query each row has a query
-of its own and its documents, a list of texts or a single one, and gets a ranking of them:
+With --top-k as well, only the best are written, the best first. Without --query, each row has its
+own query and its own documents, a list of texts or a single one, and gets a ranking of them:
   {\"index\":0,\"ranking\":[{\"index\":2,\"score\":0.98},…]}";
 
 /// Score documents against a query, or each row's documents against its query
@@ -51,19 +51,19 @@ pub(in crate::cli) struct Arguments {
         help_heading = "Files"
     )]
     query_column: String,
-    /// What documents are judged by, in words, instead of the model's own
+    /// Instruction that says how to judge documents, instead of the model's own
     ///
     /// For rerankers that are language models: their template has a place for it.
     #[arg(long, value_name = "TEXT", help_heading = "Model")]
     instruction: Option<String>,
     /// Column with the documents
     ///
-    /// By default `text` with --query, else `documents`.
+    /// By default, `text` with --query, otherwise `documents`.
     #[arg(long, visible_alias = "column", alias = "text-field", value_name = "NAME", help_heading = "Files")]
     documents_column: Option<String>,
     /// Write only the N best documents
     ///
-    /// Of all rows with --query, else of each row.
+    /// Of all rows with --query, otherwise of each row.
     #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>, help_heading = "Answers")]
     top_k: Option<NonZeroUsize>,
     /// Repeat the documents in the output
@@ -146,7 +146,7 @@ fn told(model: &OpenModel, instruction: Option<&str>) -> Result<TextTokenizer> {
     match instruction {
         None => Ok(model.tokenizer.clone()),
         Some(_) if !model.tokenizer.writes_pairs() => {
-            bail!("{}: --instruction: it has no template of pairs with a place for one", model.shown())
+            bail!("{}: --instruction: the model has no template of pairs with a place for it", model.shown())
         }
         Some(instruction) => Ok(model.tokenizer.with_instruction(instruction)?),
     }

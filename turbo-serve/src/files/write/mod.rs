@@ -121,7 +121,7 @@ impl Output {
             return unfit("holds vectors only: choose JSONL or Parquet");
         }
         if target.best.is_some() && target.existing == Existing::Continue {
-            return unfit("with the best rows alone cannot be resumed: they are known at the end");
+            return unfit("with only the best rows cannot be resumed: they are known only at the end");
         }
         if file == STANDARD {
             return match (target.format, target.existing) {
@@ -234,9 +234,9 @@ fn before(
         (Existing::Keep, None) if there => Err(FileError::Exists { file: file.to_owned() }),
         (Existing::Keep, Some(_)) if there => {
             let flags = match best {
-                None => "--resume to go on with it, or --overwrite to begin anew",
+                None => "--resume to continue it, or --overwrite to start over",
                 // The best rows are known only at the end, so such an output cannot be continued.
-                Some(_) => "--overwrite to begin anew",
+                Some(_) => "--overwrite to start over",
             };
             Err(FileError::Unfinished { file: file.to_owned(), flags })
         }
@@ -247,7 +247,7 @@ fn before(
 /// Checks that an output of that format is possible at `path`, before anything is written.
 fn check_place(path: &Path, format: OutputFormat) -> Result<(), &'static str> {
     if !folder_of(path).is_dir() {
-        return Err("the folder that it is to be in is not there");
+        return Err("its folder does not exist");
     }
     match (fs::metadata(path), format) {
         (Ok(there), OutputFormat::Parquet) if !there.is_dir() => {

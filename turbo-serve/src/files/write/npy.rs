@@ -75,7 +75,7 @@ fn rows_of(file: &mut File, name: &str, dimensions: usize) -> Result<u64, FileEr
         rows.checked_mul(4 * dimensions as u64).and_then(|bytes| bytes.checked_add(HEADER_BYTES as u64));
     let got = file.metadata().map_err(&io)?.len();
     if expected.is_none_or(|expected| got < expected) {
-        return Err(broken(format!("it has {got} bytes, too few for the {rows} rows that it speaks of")));
+        return Err(broken(format!("it has {got} bytes, too few for the {rows} rows in its header")));
     }
     Ok(rows)
 }
