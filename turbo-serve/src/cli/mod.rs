@@ -2,11 +2,11 @@
 //!
 //! | exit code | means |
 //! |---|---|
-//! | 0 | done, or who reads standard output has left; for `serve`: told to stop, and all accepted requests were answered |
-//! | 1 | it failed, also where flags do not suit the files or the model; one line on standard error says why |
+//! | 0 | done, or the reader of standard output has left; `serve`: told to stop, and all accepted requests were answered |
+//! | 1 | it failed, also if flags do not suit the files or the model; one line on standard error says why |
 //! | 2 | the command line was not understood: an unknown flag, a wrong value, or two flags that exclude each other |
-//! | 3 | `embed`, `classify`, `rerank`: some rows of the input have no answer; the first were told on standard error |
-//! | 130 | the same three: interrupted; what was written is sound and can be gone on with |
+//! | 3 | `embed`, `classify`, `rerank`: some rows of the input have no answer; standard error names the first of them |
+//! | 130 | the same three: interrupted; what was written is sound, and the run can be resumed |
 
 mod batching_arguments;
 mod bench;
@@ -59,7 +59,7 @@ enum Command {
     Rerank(files::rerank::Arguments),
     Bench(bench::Arguments),
     Inspect(inspect::Arguments),
-    /// List what models can run on here
+    /// List the devices that models can run on here
     Devices,
 }
 
@@ -126,8 +126,8 @@ fn with_flag_of_model(mut words: Vec<OsString>) -> Vec<OsString> {
     words
 }
 
-/// These say which requests are accepted. One that is empty is refused, lest a missing secret or list opens the server to
-/// every client.
+/// These say which requests are accepted. One that is empty is refused, lest a missing secret or list opens the server
+/// to every client.
 const GUARDS: [&str; 2] = ["api_key", "cors_allow_origin"];
 
 /// The argument without its variable where that is set to nothing: Compose files do so with what they leave open.
@@ -253,8 +253,8 @@ mod tests {
         }
     }
 
-    /// Through a pipe help is 100 columns wide: longer lines are wrapped, and lose their indents. What stands behind the
-    /// flags is in lines of its own.
+    /// Through a pipe help is 100 columns wide: longer lines are wrapped, and lose their indents. What stands behind
+    /// the flags is in lines of its own.
     #[test]
     fn no_line_behind_the_flags_is_wrapped() {
         let turbo = commands();

@@ -18,7 +18,7 @@ pub(super) struct TaskArguments {
     model: ModelArguments,
     /// What is computed
     ///
-    /// By default what the model folder is made for.
+    /// By default, what the model folder is made for.
     #[arg(long, value_enum, help_heading = "Model")]
     task: Option<TaskArgument>,
 }

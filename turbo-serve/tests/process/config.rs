@@ -208,7 +208,7 @@ fn mistakes_are_told_before_anything_is_loaded() {
     let file = file(&folder);
     for command in [&["check-config", &file][..], &["serve", "--config", &file]] {
         let said =
-            [":6: max_client_batch_size: unknown key in server: it is one of [[models]]", ":9: model_id: "];
+            [":6: max_client_batch_size: unknown key in server: it belongs in [[models]]", ":9: model_id: "];
         let (code, output) = run(command);
         assert_eq!(code, Some(1), "{output}");
         assert!(said.iter().all(|said| output.contains(said)), "{output}");
@@ -238,7 +238,7 @@ fn a_folder_that_is_not_there_is_not_silently_one_of_the_hub() {
         output.contains(":3: model_id: models/nope: no such folder, and there is a folder models"),
         "{output}"
     );
-    assert!(output.contains("say its `revision`"), "{output}");
+    assert!(output.contains("set its `revision`"), "{output}");
     let (code, output) = check(&model("models/nope", "revision = 'main'\n"));
     assert!(code == Some(0) && output.contains("from the Hub: models/nope"), "{output}");
 }
@@ -294,7 +294,7 @@ fn flags_of_a_model_are_refused_beside_a_file() {
     );
     assert_fails(
         run(&["serve", "--config", &file, "--served-model-name=x"]),
-        &["--served-model-name beside --config", "say `name` in their [[models]]"],
+        &["--served-model-name beside --config", "set `name` in their [[models]]"],
     );
     for (arguments, variable, value, expected) in [
         (["--config", &file], "MODEL_ID", "minilm", "the variable MODEL_ID beside --config: "),

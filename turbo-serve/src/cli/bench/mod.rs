@@ -1,8 +1,8 @@
 //! `turbo bench`: the bare engine under the clock, beside what this machine can do at most.
 //!
 //! In: a model, and batches or a stream of requests. Out: a table, or JSON lines of the form that the benches of other
-//! engines print. No text, no queue, no sockets: what is timed is one call from ids to the last hidden state, or to what
-//! the model's head makes of it.
+//! engines print. No text, no queue, no sockets: what is timed is one call from ids to the last hidden state, or to
+//! what the model's head makes of it.
 
 mod cuts;
 mod engine;
@@ -36,10 +36,10 @@ use super::{
 
 /// Time the bare engine: from ids to the last hidden state
 ///
-/// Times batches of every length and size given, or a stream of requests of varying length under several policies of
-/// batching. Beside each time stands its floor: every operation at this machine's peak, or every weight once from
-/// memory, whichever takes longer; both ceilings are measured at the start of the run. Batches run packed: no time is
-/// spent on padding. Where weights stay in a cache the floor can be beaten. The CPU is timed: it is what `--device auto` means
+/// Times batches of every length and size given, or a stream of requests of varying length under several batching
+/// policies. Beside each time is its floor: every operation at this machine's peak, or every weight once from memory,
+/// whichever takes longer; both ceilings are measured at the start of the run. Batches run packed: no time is spent on
+/// padding. If weights stay in a cache, a run can beat the floor. Only the CPU is timed; `--device auto` is the CPU
 /// here.
 #[derive(Args)]
 #[command(after_help = "\
@@ -49,10 +49,10 @@ Examples:
   turbo bench minilm --seq-len 128 --profile           where the time goes
   turbo bench minilm --workload uniform:5:500:200:seed0 --policy single,naive20,sorted20,dp
 
-A workload uniform:LO:HI:COUNT:seedS has COUNT lengths from LO to HI, both included; with the same
-seed the same. Policies: `single` one request at a time; `naive20` in order of arrival, twenty at
-a time; `sorted20` in order of length, twenty at a time; `dp` the cheapest cuts of the whole
-queue, by costs measured just before. What the measuring takes is not counted.
+A workload uniform:LO:HI:COUNT:seedS has COUNT lengths from LO to HI, both included; the same seed
+gives the same lengths. Policies: `single` one request at a time; `naive20` in order of arrival,
+twenty at a time; `sorted20` in order of length, twenty at a time; `dp` the cheapest cuts of the
+whole queue, by costs measured just before. The time for that measuring is not counted.
 
 With --json each case is a line
   {\"peer\":\"turbo\",\"model\",\"variant\",\"threads\",\"batch\",\"seq_len\",
@@ -66,7 +66,7 @@ pub(super) struct Arguments {
 
     /// Tokens of each sequence; several numbers are separated by commas
     ///
-    /// By default 128, or as many as the model has positions for.
+    /// By default, 128, or as many as the model has positions for if those are fewer.
     #[arg(long, value_name = "N,…", value_parser = above_0::<NonZeroUsize>, value_delimiter = ',', help_heading = "Batches")]
     seq_len: Vec<NonZeroUsize>,
     /// Sequences of each batch; several numbers are separated by commas
@@ -86,10 +86,10 @@ pub(super) struct Arguments {
     )]
     policy: Vec<Policy>,
 
-    /// Most runs of each batch, after three to warm up
+    /// Maximum number of runs of each batch, after three to warm up
     #[arg(long, value_name = "N", value_parser = above_0::<NonZeroUsize>, default_value = "30", help_heading = "Measuring")]
     reps: NonZeroUsize,
-    /// Seconds for each batch after which no more runs are begun
+    /// Seconds for each batch after which no further run begins
     ///
     /// At least three runs are timed, unless they take more than four times as long.
     #[arg(long, value_name = "S", default_value_t = 4.0, help_heading = "Measuring")]
@@ -99,7 +99,7 @@ pub(super) struct Arguments {
     json: bool,
     /// Print the share of each operator in the time
     ///
-    /// And how close it is to what this machine can do.
+    /// It also shows how close each is to what this machine can do.
     #[arg(long, conflicts_with_all = ["json", "workload"], help_heading = "Output")]
     profile: bool,
 }

@@ -10,8 +10,8 @@ use crate::cli::output;
 
 /// Check a configuration file without starting a server
 ///
-/// Checks keys, types, values, names, folders and the files of TLS, and opens no model. Every mistake is printed with its
-/// line, and the exit code is 1; without mistakes one line says what would be served, and from where.
+/// Checks keys, types, values, names, folders and the files of TLS, and opens no model. If there are mistakes, each is
+/// printed with its line, and the exit code is 1. Otherwise one line says what would be served, and from where.
 #[derive(Args)]
 pub(in crate::cli) struct Arguments {
     /// The file, as `turbo serve --config` takes it

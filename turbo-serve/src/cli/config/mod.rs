@@ -61,7 +61,7 @@ impl Config {
         if let Some((flag, key)) = beside.of_a_model() {
             let (written, config, path) = (beside.written(flag), beside.written("config"), path.display());
             bail!(
-                "{written} beside {config}: models are described in {path}, say `{key}` in their [[models]] there"
+                "{written} beside {config}: {path} describes the models: set `{key}` in their [[models]] there"
             );
         }
         Self::read(path, serve, Some(&beside))
@@ -112,7 +112,7 @@ impl Config {
             server = flags.take_server(&mut section, base, beside);
             server_at = section.at();
             section
-                .done(|key| flags::OF_A_MODEL.contains(&key).then(|| "it is one of [[models]]".to_owned()));
+                .done(|key| flags::OF_A_MODEL.contains(&key).then(|| "it belongs in [[models]]".to_owned()));
         }
         let sections = top.sections("models");
         if sections.is_empty() {
@@ -183,12 +183,12 @@ fn check_names(top: &Section<'_>, models: &[ModelConfig], ensembles: &[EnsembleC
     let mut known: BTreeSet<&str> = BTreeSet::new();
     for (key, At { at, value }) in names(models, ensembles) {
         if !known.insert(value) {
-            top.problem(*at, format_args!("{key}: `{value}` names two models, expected a name of its own"));
+            top.problem(*at, format_args!("{key}: `{value}` names two models, expected a unique name"));
         } else if let Some((name, version)) = version_in(value, models) {
             top.problem(
                 *at,
                 format_args!(
-                    "{key}: `{value}` means version `{version}` of `{name}`, expected a name of its own"
+                    "{key}: `{value}` means version `{version}` of `{name}`, expected a unique name"
                 ),
             );
         }
@@ -254,7 +254,8 @@ fn check_members(top: &Section<'_>, models: &[ModelConfig], ensembles: &[Ensembl
                 let names: Vec<&str> =
                     known.iter().flat_map(|(names, _)| names).map(String::as_str).collect();
                 let expected = expected(value, &names);
-                top.problem(*at, format_args!("model: no model `{value}`: {expected} (an ensemble is none)"));
+                let why = "an ensemble does not count";
+                top.problem(*at, format_args!("model: no model `{value}`: {expected} ({why})"));
             }
         }
     }
@@ -381,11 +382,11 @@ model_id = 'a'
         let mistakes = parse(folder.path(), text).err().unwrap();
         let expected = [
             "1: defautl: unknown key at the top: did you mean `default`?",
-            "3: dtype: unknown key in server: it is one of [[models]]",
+            "3: dtype: unknown key in server: it belongs in [[models]]",
             "4: prot: unknown key in server: did you mean `port`?",
             "6: name: expected letters, digits, `-`, `_` and `.` (aliases may be any text), got \"a/b\"",
             "10: versions: ",
-            "11: port: unknown key in models: it is one of [server]",
+            "11: port: unknown key in models: it belongs in [server]",
             "12: models: `name` is missing",
             "14: dtyp: unknown key in models: did you mean `dtype`?",
             "15: models: neither `model_id` nor `versions` says where the model is",
@@ -450,7 +451,7 @@ model_id = 'a'
             (format!("{a}aliases = ['a/latest']"), "4: aliases: `a/latest` means version `latest` of `a`"),
             (format!("default = 'aa'\n{a}"), "1: default: no model `aa`: did you mean `a`?"),
             (format!("{a}version = '2'"), "4: version: no version `2`: expected one of 1"),
-            (format!("{a}versions = 'versions'"), "3: model_id: it stands beside `versions`"),
+            (format!("{a}versions = 'versions'"), "3: model_id: given beside `versions`"),
             (String::new(), "1: models: there is none"),
             (
                 "[[models]]\nname = 'a'\n[[models.versions]]\nversion = 'latest'\nmodel_id = 'a'".to_owned(),
@@ -542,7 +543,7 @@ labels = { sport = 'a text about sport', law = 'a text about law' }
             (
                 "model = 'a'",
                 "model = 'c'",
-                "14: model: no model `c`: did you mean `a`? (an ensemble is none)",
+                "14: model: no model `c`: did you mean `a`? (an ensemble does not count)",
             ),
             ("'b/1'", "'b/2'", "21: model: no version `2`: expected one of 1"),
             ("texts = 'near'", "texts = 'nera'", "23: texts: no step `nera`: expected `request.query`"),

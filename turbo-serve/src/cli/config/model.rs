@@ -92,7 +92,7 @@ impl Reader<'_> {
         }
         section.done(|key| {
             let of_the_server = self.flags.of_the_server().any(|name| name == key);
-            of_the_server.then(|| "it is one of [server]".to_owned())
+            of_the_server.then(|| "it belongs in [server]".to_owned())
         });
         Some(ModelConfig {
             name: name?,
@@ -135,7 +135,8 @@ impl Reader<'_> {
         let versions = section.take("versions");
         let revision = arguments.and_then(|arguments| arguments.model().revision.clone());
         if let (Some(revision), Some(At { at, .. })) = (&revision, &versions) {
-            section.problem(*at, format_args!("revision: `{revision}` of which version? Say it in each"));
+            let what = "does not say which version it is for: set it in each [[models.versions]]";
+            section.problem(*at, format_args!("revision: `{revision}` {what}"));
         }
         match (model_id, versions) {
             (Some(model_id), None) => {
@@ -161,7 +162,7 @@ impl Reader<'_> {
                 None
             }
             (Some(At { at, .. }), Some(_)) => {
-                section.problem(at, "model_id: it stands beside `versions`, expected one of the two");
+                section.problem(at, "model_id: given beside `versions`, expected only one of the two");
                 None
             }
             (None, None) => {
@@ -327,8 +328,8 @@ fn there(model_id: &str, base: &Path, models: &Path, revision: Option<&str>) -> 
         }
         Ok(Place::Hub(name)) => match folder_of_owner(&name, base) {
             Some(owner) if revision.is_none() => Err(format!(
-                "{name}: no such folder, and there is a folder {owner} beside the file: if the Hub's is meant, say its \
-                 `revision`, such as `{MAIN}`"
+                "{name}: no such folder, and there is a folder {owner} beside the file: if you mean the model on the Hub, \
+                 set its `revision`, such as `{MAIN}`"
             )),
             _ => Ok(Place::Hub(name)),
         },

@@ -41,7 +41,7 @@ pub(super) fn section(program: &Program, planned: &[PlannedBatch], device: Wish)
         Ok(None) => Ok(()),
         Err(why) => writeln!(text, "{why:#}"),
     };
-    text + "beside it: 32 MB of cuBLASLt\'s at most for each stream, and what CUDA itself takes\n"
+    text + "in addition: at most 32 MB for cuBLASLt in each stream, and what CUDA itself takes\n"
 }
 
 fn weight_bytes(program: &Program) -> usize {

@@ -37,7 +37,7 @@ pub(super) fn section(program: &Program, extents: &Extents, limits: &Limits, use
             accuracy(dtype),
         );
     }
-    text + "* in use; predicted from ceilings and bytes: what is not a product of a layer stays f32\n\
+    text + "* in use; predicted from ceilings and bytes: all but the products of layers stays f32\n\
             accuracy: cosine to f32 and rank correlation of similarities, MiniLM over 200 sentences\n"
 }
 

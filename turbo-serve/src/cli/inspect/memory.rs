@@ -83,7 +83,7 @@ fn totals(batch: &PlannedBatch) -> String {
     format!(
         "footprint  {:>10}  all chunks\n\
          peak live  {:>10}  alive during one operator, {:.0} % of the footprint: no plan can hold less\n\
-         unshared   {:>10}  had every activation its own memory\n",
+         unshared   {:>10}  if every activation had its own memory\n",
         bytes(batch.plan.footprint() as u64),
         bytes(live as u64),
         percent(live as f64, footprint),

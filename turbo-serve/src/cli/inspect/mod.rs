@@ -33,8 +33,10 @@ use super::{
 /// Prints, in this order: what the model consists of; its graph as a textbook draws it, what each fusion pass rewrites,
 /// and the graph that runs; what every kind of operator costs and how fast this machine could be; what another dtype
 /// would gain and cost; where the activations lie in memory, and what changes from one length to the next. No batch is
-/// run; only this machine's ceilings are measured. With `--device cuda`, which needs no GPU: the bytes that a GPU would
-/// hold, instead of what this processor could do, which is what `--device auto` means here.
+/// run; only this machine's ceilings are measured.
+///
+/// With `--device cuda`, it prints the bytes that a GPU would hold instead of what this processor could do; that needs
+/// no GPU. `--device auto` is the CPU here.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -49,7 +51,7 @@ Examples:
 How to read it:
   %9            a value; the same name in graph, plan and picture
   batch_size, padded_len, total_tokens
-                sizes that are known only when a batch is
+                sizes that are known only once a batch is known
   slot          a planned tensor; activations of repeated layers take the same slots, one layer
                 after the other
   chunk         a block of memory that is kept between batches
@@ -62,8 +64,8 @@ pub(super) struct Arguments {
 
     /// Tokens of each sequence
     ///
-    /// With several numbers, separated by commas, batches are planned one after the other. By default 128, or as many as
-    /// the model has positions for.
+    /// With several numbers, separated by commas, batches are planned one after the other. By default, 128, or as many
+    /// as the model has positions for if those are fewer.
     #[arg(long, value_name = "N,…", value_parser = above_0::<NonZeroUsize>, value_delimiter = ',')]
     seq_len: Vec<NonZeroUsize>,
     /// Sequences of each batch
