@@ -55,8 +55,8 @@ pub enum GraphError {
     NoOutput(String),
     /// The packed layout was requested, but an operator needs padded rows.
     #[error(
-        "{op} needs padded rows: the packed layout takes the attention pass, which finds softmax(mask(q·kᵀ))·v whose \
-         steps nothing else reads"
+        "{op} needs padded rows: the packed layout needs the attention pass, which fuses softmax(mask(q·kᵀ))·v only if \
+         nothing else reads its steps"
     )]
     NotPackable {
         /// The operator.
@@ -117,7 +117,7 @@ pub enum GraphError {
         output: String,
     },
     /// As many batches wait to be read as there may be.
-    #[error("{depth} batches were run and not read: forget the oldest first")]
+    #[error("{depth} batches were run but not yet read: read the oldest, then forget it")]
     Full {
         /// How many there may be.
         depth: usize,

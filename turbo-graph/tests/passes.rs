@@ -50,8 +50,8 @@ fn packing_needs_the_attention_pass() {
     let refused = Program::compile(&encoder(SMALL), LayoutKind::Packed, &passes::paper()).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "batched_matmul needs padded rows: the packed layout takes the attention pass, which finds \
-         softmax(mask(q·kᵀ))·v whose steps nothing else reads"
+        "batched_matmul needs padded rows: the packed layout needs the attention pass, which fuses \
+         softmax(mask(q·kᵀ))·v only if nothing else reads its steps"
     );
 }
 

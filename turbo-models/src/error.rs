@@ -109,7 +109,7 @@ pub enum ModelError {
     },
     /// The program of a task does not give such rows.
     #[error(
-        "{task} gives no {rows} rows: make the encoder for a task and outputs that have them (`EncoderOptions`)"
+        "{task} gives no {rows} rows: create the encoder with a task and outputs that have them (`EncoderOptions`)"
     )]
     Rows {
         /// What the encoder was compiled for.

@@ -22,7 +22,7 @@ use turbo_models::{
 use crate::common::{data, max_difference};
 
 /// What to do where a task lacks some rows.
-const HINT: &str = ": make the encoder for a task and outputs that have them (`EncoderOptions`)";
+const HINT: &str = ": create the encoder with a task and outputs that have them (`EncoderOptions`)";
 
 #[derive(Deserialize)]
 struct Golden {

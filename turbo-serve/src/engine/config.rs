@@ -128,7 +128,7 @@ pub enum StartError {
     },
     /// The configured largest batch, or one input alone, does not fit into memory.
     #[error(
-        "a batch of {tokens} tokens needs {} of memory, and {} are free: {}",
+        "a batch of {tokens} tokens needs {} of memory, but {} are free: {}",
         megabytes(*needed), megabytes(*free), what_fits(*fits)
     )]
     Memory {
@@ -158,8 +158,8 @@ fn megabytes(bytes: u64) -> String {
 
 fn what_fits(fits: Option<usize>) -> String {
     match fits {
-        Some(tokens) => format!("set max_batch_tokens to {tokens} or less, or free some"),
-        None => "there is no room for any batch, free some".to_owned(),
+        Some(tokens) => format!("set max_batch_tokens to {tokens} or less, or free some memory"),
+        None => "there is no room for any batch: free some memory".to_owned(),
     }
 }
 
@@ -231,7 +231,7 @@ impl EngineConfig {
             tracing::warn!(
                 max_client_batch_size = self.max_client_batch_size,
                 max_concurrent_requests = self.max_concurrent_requests,
-                "requests have no more inputs than max_concurrent_requests"
+                "requests may have no more inputs than max_concurrent_requests"
             );
         }
         let admitted = self.max_concurrent_requests.min(limit);

@@ -34,7 +34,7 @@ pub enum EngineError {
     },
     /// This answer alone would exceed the limit of all answers together.
     #[error(
-        "the answer to these inputs would take {bytes} bytes, and the server holds {limit} bytes of answers at most \
+        "the answer to these inputs would take {bytes} bytes, but the server holds at most {limit} bytes of answers \
          (`--max-answer-bytes-in-flight`): send fewer or shorter inputs at a time"
     )]
     AnswerTooLarge {
@@ -45,8 +45,8 @@ pub enum EngineError {
     },
     /// There is no room for the answer beside those that clients have not read yet.
     #[error(
-        "the answer to these inputs would take {bytes} bytes, and the server holds {held} bytes of answers that were not \
-         read yet, {limit} at most (`--max-answer-bytes-in-flight`): retry in {} s",
+        "the answer to these inputs would take {bytes} bytes, but the server already holds {held} bytes of answers that \
+         were not read yet, of at most {limit} (`--max-answer-bytes-in-flight`): retry in {} s",
         retry_after.as_secs()
     )]
     NoRoomForAnswer {
@@ -134,7 +134,7 @@ pub enum EngineError {
     /// A context whose windows would have too many tokens together.
     #[error(
         "the context may have {windows} windows of {max_len} tokens, at most {limit} tokens together are possible: \
-         shorten it or the question, or let windows share less"
+         shorten the context or the question, or let windows overlap less"
     )]
     TooManyWindows {
         /// Windows, if the context had as many tokens as its text may have.
@@ -146,8 +146,8 @@ pub enum EngineError {
     },
     /// A context of so many windows that the candidate answers of all of them would have too many tokens together.
     #[error(
-        "the context may have {windows} windows, and in each {top_k} answers (`top_k`) of up to {answer_len} tokens \
-         would be looked at, at most {limit} tokens together are possible: ask for fewer or shorter ones"
+        "the context may have {windows} windows, each with {top_k} candidate answers (`top_k`) of up to {answer_len} \
+         tokens, at most {limit} tokens together are possible: ask for fewer or shorter answers"
     )]
     TooManyAnswers {
         /// Windows, if the context had as many tokens as its text may have.
@@ -176,7 +176,7 @@ pub enum EngineError {
         known: Vec<String>,
     },
     /// A prompt was named, and an input is not a plain text.
-    #[error("`prompt_name` is for texts, and input {input} is a pair of texts or a list of token ids")]
+    #[error("`prompt_name` is for texts, but input {input} is a pair of texts or a list of token ids")]
     PromptNeedsText {
         /// Which input, counted from 0.
         input: usize,
@@ -188,7 +188,7 @@ pub enum EngineError {
     #[error("`instruction`: {0}")]
     InvalidInstruction(String),
     /// An instruction was sent, and an input is not a pair of texts.
-    #[error("`instruction` is for pairs of texts, and input {input} is none")]
+    #[error("`instruction` is for pairs of texts, but input {input} is not a pair")]
     InstructionNeedsPair {
         /// Which input, counted from 0.
         input: usize,
@@ -262,7 +262,7 @@ fn ms(time: Duration) -> u128 {
 /// possible.
 fn time_left(time: Duration) -> String {
     match ms(time) {
-        0 => "its time, which was over when the request had been read".into(),
+        0 => "its time, which was over before the request was read".into(),
         millis => format!("{millis} ms"),
     }
 }
@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn what_is_left_of_a_millisecond_is_not_none() {
         for (nanos, said) in [
-            (0, "its time, which was over when the request had been read"),
+            (0, "its time, which was over before the request was read"),
             (1, "1 ms"),
             (910_000, "1 ms"),
             (1_000_000, "1 ms"),

@@ -92,7 +92,7 @@ pub enum OpenError {
         folder: String,
     },
     /// The default prompt is not one of the folder's.
-    #[error("the default prompt is to be `{name}`, but the model's prompts are: {known}")]
+    #[error("the default prompt is set to `{name}`, but the model's prompts are: {known}")]
     Prompt {
         /// What was asked for.
         name: String,
@@ -199,7 +199,8 @@ fn prompt_warning(task: Task, pairs_are_written: bool) -> Option<String> {
         Task::Embedding { .. } | Task::SparseEmbedding => None,
         Task::SequenceClassification if pairs_are_written => None,
         Task::SequenceClassification => Some(
-            "the default prompt is put before single texts alone: pairs, as of /rerank and /score, are read without it"
+            "the default prompt is put only before single texts: pairs, such as those of /rerank and /score, are read \
+             without it"
                 .to_owned(),
         ),
         Task::TokenClassification | Task::QuestionAnswering | Task::MaskedLm => {
@@ -464,7 +465,7 @@ mod tests {
         for (task, pairs_are_written, said) in [
             (turbo_models::Pooling::Mean.into(), false, None),
             (Task::SequenceClassification, true, None),
-            (Task::SequenceClassification, false, Some("before single texts alone")),
+            (Task::SequenceClassification, false, Some("only before single texts")),
             (Task::QuestionAnswering, false, Some("is not used")),
         ] {
             let warning = prompt_warning(task, pairs_are_written);

@@ -131,7 +131,7 @@ impl Decoder {
                 let read = ready!(poll_read_buf(Pin::new(&mut *decoder), cx, &mut piece))?;
                 if read == 0 && !ready!(Pin::new(decoder.get_mut()).poll_fill_buf(cx))?.is_empty() {
                     return Poll::Ready(Err(io::Error::other(
-                        "there are bytes behind the end of what is packed",
+                        "there are bytes after the end of the compressed data",
                     )));
                 }
                 read

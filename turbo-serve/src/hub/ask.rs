@@ -47,7 +47,8 @@ pub(super) fn about(settings: &HubSettings, name: &str, revision: &str) -> Resul
         other => unreachable(other),
     })?;
     if !super::is_commit(&answer.sha) {
-        return Err(broken(format!("{} names no commit but {:?}", settings.shown_endpoint(), answer.sha)));
+        let (endpoint, sha) = (settings.shown_endpoint(), &answer.sha);
+        return Err(broken(format!("{endpoint} gives {sha:?} where a commit is expected")));
     }
     Ok(answer)
 }

@@ -39,7 +39,7 @@ pub enum HubError {
     },
     /// The token is wrong.
     #[error(
-        "{model}: {endpoint} does not know the token it was given: check --hf-token or HF_TOKEN, or log in anew"
+        "{model}: {endpoint} does not know the token it was given: check --hf-token or HF_TOKEN, or log in again"
     )]
     Token {
         /// The model.
@@ -75,8 +75,8 @@ pub enum HubError {
     },
     /// The Hub must not be contacted, and the cache does not have the model.
     #[error(
-        "{model}: {variable} is set, and {cache} does not have all its files: fetch it once without, or pass the path of \
-         a folder with its files"
+        "{model}: {variable} is set, and {cache} does not have all its files: fetch it once without the variable, or pass \
+         the path of a folder with its files"
     )]
     Offline {
         /// The model.
@@ -88,7 +88,7 @@ pub enum HubError {
     },
     /// It has no weights in a format that can be read.
     #[error(
-        "{model}: it has no safetensors weights{}: look for a revision or a copy that has",
+        "{model}: it has no safetensors weights{}: look for a revision or a copy that has them",
         other(others)
     )]
     NoWeights {

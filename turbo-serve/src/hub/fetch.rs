@@ -87,7 +87,7 @@ pub(super) fn fetch(
     transfer.files(&there(wanted::modules(&folder, module).map_err(broken)?))?;
     transfer.files(&there(wanted::weights(&folder).map_err(broken)?))?;
     if !wanted::is_whole(&folder) {
-        return Err(broken("the Hub does not have all the weights that its index speaks of".to_owned()));
+        return Err(broken("the Hub does not have all the weights that the model's index lists".to_owned()));
     }
     note_absent(&absent_folder(cache, name, &answer.sha), &wanted::absent(&listed, &folder, module));
     Ok(())
@@ -243,8 +243,8 @@ impl Transfer<'_> {
                 Err(Failure::Locked(lock)) if others.lasts() => {
                     let lock = lock.display();
                     let why = format!(
-                        "whoever has begun it, this process or another, stands still: end that process, or \
-                         remove {lock}"
+                        "the process that fetches it, this one or another, makes no progress: end that process, \
+                         or remove {lock}"
                     );
                     return Err(self.broken(file, why));
                 }
@@ -285,7 +285,7 @@ impl Transfer<'_> {
         if matches!(got, Ok(got) if got == size) {
             return Ok(());
         }
-        let why = format!("{} bytes arrived, and not {size}", got.unwrap_or(0));
+        let why = format!("{} bytes arrived, expected {size}", got.unwrap_or(0));
         // Both the link and the blob that it leads to have to go.
         for wrong in [fs::canonicalize(&path), Ok(path)].into_iter().flatten() {
             let _ = fs::remove_file(wrong);
@@ -303,7 +303,7 @@ impl Transfer<'_> {
         match error {
             ApiError::LockAcquisition(lock) => Failure::Locked(lock),
             ApiError::InvalidResume => {
-                Failure::Anew(self.broken(file, "more arrived than there is".to_owned()))
+                Failure::Anew(self.broken(file, "more bytes arrived than it has".to_owned()))
             }
             ApiError::IoError(source) if is_of_network(&source) => {
                 Failure::Again(unreachable(source.to_string()))
@@ -323,7 +323,7 @@ impl Transfer<'_> {
                 }),
                 // The Hub has listed the file, so the model exists.
                 ureq::Error::StatusCode(404) => {
-                    Failure::Final(self.broken(file, "it is listed, and not there (404)".to_owned()))
+                    Failure::Final(self.broken(file, "it is listed, but not there (404)".to_owned()))
                 }
                 ureq::Error::StatusCode(status) => {
                     Failure::Final(refused(self.settings, name, &answer.sha, status, None))

@@ -104,7 +104,7 @@ fn absolute(path: &Path) -> PathBuf {
 }
 
 fn no_home() -> HubError {
-    let why = std::io::Error::other("there is no home folder: pass --huggingface-hub-cache or HF_HOME");
+    let why = std::io::Error::other("there is no home folder: pass --huggingface-hub-cache or set HF_HOME");
     HubError::Io { path: "cache of the Hub".to_owned(), why }
 }
 

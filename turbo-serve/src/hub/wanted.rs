@@ -221,7 +221,7 @@ mod tests {
             |files: &[&str]| check_dense("m", &listed(files), "2_Dense").map_err(|it| it.to_string());
         assert_eq!(module(&["2_Dense/model.safetensors", "2_Dense/pytorch_model.bin"]), Ok(()));
         let said = "m/2_Dense: it has no safetensors weights (but 2_Dense/pytorch_model.bin): look for a revision or a \
-                    copy that has";
+                    copy that has them";
         let bin = module(&["model.safetensors", "pytorch_model.bin", "2_Dense/pytorch_model.bin"]);
         assert_eq!(bin, Err(said.to_owned()));
         assert!(module(&["model.safetensors"]).unwrap_err().contains("no safetensors weights:"));

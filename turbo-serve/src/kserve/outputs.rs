@@ -176,7 +176,7 @@ pub(super) fn tensor(
         (Some(_), ..) => {
             let name = tensor.name();
             return Err(ApiError::validation(format!(
-                "output `{name}`: `classification` is for a row of numbers for each input, and it has shape {shape:?}"
+                "output `{name}`: `classification` is for a row of numbers for each input, but the shape is {shape:?}"
             )));
         }
     };
@@ -226,8 +226,8 @@ pub(super) fn size(inputs: usize, rows: usize, width: usize) -> Result<usize, Ap
     let size = inputs.checked_mul(rows).and_then(|rows| rows.checked_mul(width));
     size.filter(|&size| size <= MOST_VALUES).ok_or_else(|| {
         ApiError::validation(format!(
-            "[{inputs}, {rows}, {width}] would be more than {MOST_VALUES} values: ask for fewer inputs at a time, or for \
-             those of like length together"
+            "[{inputs}, {rows}, {width}] would be more than {MOST_VALUES} values: send fewer inputs at a time, or inputs \
+             of similar length together"
         ))
     })
 }

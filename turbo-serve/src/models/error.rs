@@ -46,7 +46,7 @@ pub enum NotServed {
         retry_after: Option<Duration>,
     },
     /// It was still being loaded at the request's deadline.
-    #[error("model `{name}` is still being loaded at the deadline: retry later")]
+    #[error("model `{name}` was still being loaded at the deadline: retry later")]
     Expired {
         /// The model and its version.
         name: String,
@@ -93,7 +93,7 @@ pub enum DeclareError {
     #[error("no model is declared: expected at least one")]
     Nothing,
     /// A name or alias is given twice.
-    #[error("`{0}` names two models: every name and alias may be given once")]
+    #[error("`{0}` names two models: every name and alias may be given only once")]
     Twice(String),
     /// A name that is empty or reads as a model and its version.
     #[error("model name `{0}` is empty or has a `/`, which begins a version: only aliases may have one")]
@@ -123,12 +123,12 @@ fn order(name: &str) -> String {
 
 fn when_mended(name: &str, retry_after: Option<Duration>) -> String {
     let again = retry_after.map(|wait| format!("ask again in {} s, or ", wait.as_secs_f64().ceil()));
-    format!("when that is mended, {}load it with {}", again.unwrap_or_default(), order(name))
+    format!("when that is fixed, {}load it with {}", again.unwrap_or_default(), order(name))
 }
 
 fn any_of(known: &[String]) -> String {
     match known {
-        [] => "nothing, for there is none".to_owned(),
+        [] => "nothing, as there is none".to_owned(),
         known => format!("`{}`", known.join("`, `")),
     }
 }

@@ -155,7 +155,7 @@ impl Connections {
                 () = stays.as_mut() => return Err("the client does not read its answers".into()),
                 () = underway.none_for(patience) => {
                     if told_to_end {
-                        return Err("the client asks for nothing, and does not go".into());
+                        return Err("the client sends no request, and does not disconnect".into());
                     }
                 }
                 () = self.nothing_to_come(&underway), if !told_to_end => {}

@@ -31,7 +31,7 @@ pub enum OriginError {
     NoOrigin,
     /// It has a `*` among others.
     #[error(
-        "`*` stands for all origins, and for no part of one: expected `*` alone, or each origin by its full name, as in \
+        "`*` stands for all origins, not for part of one: expected `*` alone, or each origin by its full name, as in \
          `https://a.example.org,https://b.example.org`"
     )]
     Pattern,
@@ -110,7 +110,7 @@ async fn refuse_others(State(origins): State<Arc<[Origin]>>, request: Request, n
         return next.run(request).await;
     }
     let message = format!(
-        "web pages of `{}` may not ask; the origins that may are those of `--cors-allow-origin`",
+        "web pages of `{}` may not send requests: `--cors-allow-origin` does not name this origin",
         origin.to_str().unwrap_or("…")
     );
     turn_away(request, ApiError::forbidden(message)).await

@@ -93,7 +93,7 @@ fn the_last_at(listener: TcpListener, begin: impl Fn(TcpStream)) -> io::Result<(
             take_in_the_last(accept);
             std::thread::sleep(HANDSHAKE);
         }
-        Err(error) => tracing::debug!(%error, "who comes while the listener closes may be reset"),
+        Err(error) => tracing::debug!(%error, "clients that connect while the listener closes may be reset"),
     }
     take_in_the_last(accept);
     Ok(())

@@ -106,7 +106,7 @@ impl Drop for SocketFile {
             Err(error) => Err(error),
         };
         if let Err(error) = removed {
-            tracing::warn!(path = %path.display(), %error, "the socket is not removed");
+            tracing::warn!(path = %path.display(), %error, "the socket could not be removed");
         }
     }
 }

@@ -92,8 +92,8 @@ fn gaps(engine: &dyn Infer, encoding: &Encoding, top_k: usize) -> Result<Vec<usi
             wrong(format!("there is no `{}` in the {} tokens that are read of it", mask.text, encoding.len()))
         }
         count if count.saturating_mul(top_k) > MOST_FILLED => wrong(format!(
-            "{top_k} words (`top_k`) for each of its gaps, of which there are {count}, are asked for, at most \
-             {MOST_FILLED} together are possible"
+            "it asks for {top_k} words (`top_k`) for each of its {count} gaps, at most {MOST_FILLED} together are \
+             possible"
         )),
         _ => Ok(gaps),
     }

@@ -176,8 +176,8 @@ fn a_batch_that_memory_has_no_room_for_is_refused_at_start() {
     let said = StartError::Memory { tokens: 64, needed: 41_234_567_890, free: 7_000_000, fits: Some(9) };
     assert_eq!(
         said.to_string(),
-        "a batch of 64 tokens needs 41234.6 MB of memory, and 7.0 MB are free: set max_batch_tokens \
-         to 9 or less, or free some"
+        "a batch of 64 tokens needs 41234.6 MB of memory, but 7.0 MB are free: set max_batch_tokens \
+         to 9 or less, or free some memory"
     );
 }
 

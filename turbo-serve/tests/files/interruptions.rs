@@ -263,7 +263,7 @@ fn a_complete_output_of_a_model_that_has_changed_is_told() {
     };
     assert_eq!(embed().0, Some(0));
     let (code, _, said) = embed();
-    assert!(code == Some(0) && said.contains("--overwrite if model or flags have changed"), "{said}");
+    assert!(code == Some(0) && said.contains("--overwrite if the model or the flags have changed"), "{said}");
     let complete = contents(&output);
     let later = fs::metadata(&output).unwrap().modified().unwrap() + Duration::from_secs(1);
     let weights = fs::File::options().write(true).open(folder.join("model.safetensors"));
@@ -310,7 +310,7 @@ fn an_input_that_ends_before_what_was_written_is_another_one() {
     let short = files.embed("out.jsonl", &["--resume"]);
     let (code, _, said) = run_with_input(short, b"one\ntwo\n");
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("/dev/stdin: it ends after 2 rows, and "), "{said}");
+    assert!(said.contains("/dev/stdin: it ends after 2 rows, but "), "{said}");
     assert!(contents(&output) == begun);
     assert!(files.path("out.jsonl.unfinished").exists());
 }

@@ -189,7 +189,7 @@ fn what_is_wrong_is_told_by_its_name() {
         (
             "embedding_types",
             json!(["ubinary"]),
-            r#"`embedding_types` has "ubinary", expected vectors of a multiple of 8 values, and these have 4"#,
+            r#"`embedding_types` has "ubinary", expected vectors of a multiple of 8 values, but these have 4"#,
         ),
         ("truncate", json!("MIDDLE"), r#"`truncate` is "MIDDLE", expected "END", "START" or "NONE""#),
         ("truncate", json!(true), "boolean `true`, expected a string"),

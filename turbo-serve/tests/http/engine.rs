@@ -204,7 +204,7 @@ fn answers_are_bounded_before_they_are_computed() {
     let ask = |inputs: &str| whole.server.post("/embed_all", format!(r#"{{"inputs":{inputs}}}"#));
     let (long, longer) = ("[1,2,3,4,5,6,7,8]", "[[1,2,3,4,5,6,7,8],[1,2,3]]");
     let said = format!(
-        "would take {} bytes, and the server holds {limit} bytes of answers at most (`--max-answer-bytes-in-flight`): \
+        "would take {} bytes, but the server holds at most {limit} bytes of answers (`--max-answer-bytes-in-flight`): \
          send fewer or shorter inputs",
         of_tokens(11)
     );
@@ -225,7 +225,7 @@ fn answers_are_bounded_before_they_are_computed() {
         let first = scope.spawn(ask_until_there_is_room);
         wait_until("its batch", || whole.hand.sequences.load(Ordering::SeqCst) == 1);
         let refused = ask(long);
-        let said = format!("holds {} bytes of answers that were not read yet, {limit} at most", of_tokens(8));
+        let said = format!("{} bytes of answers that were not read yet, of at most {limit}", of_tokens(8));
         assert_tei("beside the first", &refused, 429, "Overloaded", &said);
         assert_eq!((refused.header("retry-after"), refused.header("retry-after-ms")), ("1", "1000"));
         whole.release();

@@ -115,7 +115,7 @@ fn pages_from_elsewhere_have_nothing_done() {
     let ours = "https://ours.example".parse().unwrap();
     let server = start(|router| allow_origins(router, &[ours]));
     let other = ("origin", "https://other.example");
-    let said = "web pages of `https://other.example` may not ask";
+    let said = "web pages of `https://other.example` may not send requests";
     assert_tei("/embed", &post(&server, "/embed", other), 403, "Forbidden", said);
     assert_openai("OpenAI", &post(&server, "/v1/embeddings", other), 403, "Forbidden", said);
     let unload = post(&server, "/v2/repository/models/fake/unload", other);

@@ -408,7 +408,7 @@ fn what_is_wrong_is_told() {
     assert_refused("length", &with_length("99", "{}"), 422, said);
     assert_refused("length", &with_length("x", "{}"), 422, "is `x`, expected a number");
     let more = send(&server, &texts(&["a"]), b"abc");
-    assert_refused("more", &more, 422, "3 bytes behind those of the tensors");
+    assert_refused("more", &more, 422, "3 bytes after those of the tensors");
 }
 
 #[test]

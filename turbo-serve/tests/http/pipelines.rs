@@ -224,7 +224,7 @@ fn what_is_wrong_with_a_pipelines_request() {
             json!({ "inputs": "[MASK]", "parameters": { "top_k": 1001 } }),
             422,
             "Validation",
-            "1001 words (`top_k`) for each of its gaps",
+            "1001 words (`top_k`) for each of its",
         ),
         (
             &gaps,
@@ -271,7 +271,7 @@ fn what_is_wrong_with_a_pipelines_request() {
     let inputs = json!({ "question": "who?", "context": "a ".repeat(200_000) });
     let body = json!({ "inputs": inputs, "parameters": { "top_k": 1000 } });
     let reply = answers.post(questions, body.to_string());
-    assert_tei("answers", &reply, 422, "Validation", "1000 answers (`top_k`) of up to 15 tokens");
+    assert_tei("answers", &reply, 422, "Validation", "1000 candidate answers (`top_k`) of up to 15 tokens");
     let none = ok(&answers.post(questions, ask(json!({ "top_k": 9 })).to_string()));
     assert!(none.is_array(), "{none}");
     let empty = json!({ "inputs": { "question": "who?", "context": "" } });

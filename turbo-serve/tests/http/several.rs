@@ -392,7 +392,7 @@ fn a_model_that_cannot_be_loaded_says_when_to_come_back_and_nobody_waits_for_it_
     let (path, body) = ("/models/broken/embed", r#"{"inputs":"a"}"#);
     let json = ("content-type", "application/json");
     let reply = server.running.send("POST", path, &[json, ("x-request-deadline-ms", "50")], body);
-    assert_tei("late", &reply, 504, "Expired", "model `broken/1` is still being loaded at the deadline");
+    assert_tei("late", &reply, 504, "Expired", "model `broken/1` was still being loaded at the deadline");
     for path in ["/models/broken/info", "/v2/models/broken", "/v2/models/broken/config"] {
         let reply = server.running.send("GET", path, &[("x-request-deadline-ms", "50")], "");
         assert_eq!(reply.status, 504, "{path}: {}", reply.text());
@@ -419,7 +419,7 @@ fn a_model_that_cannot_be_loaded_says_when_to_come_back_and_nobody_waits_for_it_
     });
     let reply = server.running.post(path, body);
     let said =
-        "model `broken/1` could not be loaded: the file is too short; when that is mended, ask again in 5 s";
+        "model `broken/1` could not be loaded: the file is too short; when that is fixed, ask again in 5 s";
     assert_tei("broken", &reply, 503, "Unhealthy", said);
     assert_eq!(reply.header("retry-after"), "5");
     // It is no longer waited for.
@@ -533,8 +533,8 @@ fn documents_of_an_ensemble_are_not_cut() {
             );
             assert_eq!(
                 body["message"],
-                "`max_tokens_per_doc` is not possible here: each model of the ensemble `search` counts tokens of its own; \
-                 leave it out, and send texts that are short enough"
+                "`max_tokens_per_doc` is not possible here: each model of the ensemble `search` counts its own tokens; leave \
+                 it out, and send texts that are short enough"
             );
             assert_eq!(whole.status, 200, "{path} {document}: {}", whole.text());
         }
@@ -562,7 +562,7 @@ fn an_ensemble_scores_pairs_in_their_order_and_cuts_none() {
     for field in ["truncate_prompt_tokens", "max_tokens_per_query", "max_tokens_per_doc"] {
         let reply = ask(json!({ field: 3 }));
         let said =
-            format!("`{field}` is not possible here: each model of the ensemble `search` counts tokens");
+            format!("`{field}` is not possible here: each model of the ensemble `search` counts its own");
         assert_openai(field, &reply, 422, "Validation", &said);
     }
     assert_eq!(ask(json!({ "truncate_prompt_tokens": -1 })).status, 200);

@@ -184,7 +184,7 @@ fn the_root_compares_sentences_where_its_model_gives_vectors() {
 #[test]
 fn labels_of_a_clients_own_are_refused() {
     let server = Server::with_model(classifier(["sad", "glad"]));
-    let said = "`candidate_labels` is not possible: this model scores labels of its own, `sad`, `glad`; ";
+    let said = "`candidate_labels` is not possible: this model scores its own labels, `sad`, `glad`; ";
     for path in ["/", "/invocations", "/predict", "/pipeline/text-classification"] {
         let ask = |parameters: Value| {
             server.post(path, json!({ "inputs": "a", "parameters": parameters }).to_string())

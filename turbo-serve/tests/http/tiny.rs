@@ -172,7 +172,7 @@ fn vllm_s_length_cuts_texts_and_ids_as_the_tokenizer_does() {
     let longer = "hello ".repeat(60);
     assert_eq!(rows(json!({ "input": longer, "truncate_prompt_tokens": -1 })).1, 48);
     let reply = server.post("/v1/embeddings", r#"{"input":"hello","truncate_prompt_tokens":1}"#);
-    let said = "input 0: its special tokens alone are more than the 1 that it may have";
+    let said = "input 0: its special tokens alone are more than the limit of 1";
     assert_openai("one token", &reply, 422, "Validation", said);
 }
 

@@ -376,7 +376,7 @@ fn what_is_wrong_with_a_text_to_classify_is_told_by_its_name() {
             r#"{"messages":[{"role":"user","content":"a"}]}"#,
             422,
             "Validation",
-            "`messages` is not possible here: no template writes them",
+            "`messages` is not possible here: no chat template is applied",
         ),
         (
             r#"{"input":"a","add_special_tokens":false}"#,
@@ -549,9 +549,9 @@ fn what_is_wrong_with_what_is_pooled_is_told_by_its_name() {
         ),
         ("task", json!("encode"), r#"`task` is "encode", expected "embed" or "token_embed""#),
         ("task", json!(7), "integer `7`, expected a string"),
-        ("dimensions", json!(2), "`dimensions` is not possible here: `/v1/embeddings` has it"),
+        ("dimensions", json!(2), "`dimensions` is not possible here: use it with `/v1/embeddings`"),
         ("data", json!({}), "`data` is not possible here: no plugin reads it"),
-        ("messages", json!([]), "`messages` is not possible here: no template writes them"),
+        ("messages", json!([]), "`messages` is not possible here: no chat template is applied"),
         ("padding", json!("max_length"), r#"`padding` is "max_length", expected "do_not_pad""#),
         ("add_special_tokens", json!(false), "`add_special_tokens` is false, expected true"),
         ("truncate_prompt_tokens", json!(17), "`truncate_prompt_tokens` is 17, expected 1 to 16"),
@@ -638,7 +638,7 @@ fn embeddings_refuse_vllm_s_fields_that_would_change_vectors() {
     let server = Server::start();
     let base64 = json!("base64");
     for (field, value, said) in [
-        ("messages", json!([]), "`messages` is not possible here: no template writes them"),
+        ("messages", json!([]), "`messages` is not possible here: no chat template is applied"),
         ("add_special_tokens", json!(false), "`add_special_tokens` is false, expected true"),
         ("padding", json!("max_length"), r#"`padding` is "max_length", expected "do_not_pad""#),
         ("padding", json!(true), "boolean `true`, expected a string"),

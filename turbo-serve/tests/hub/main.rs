@@ -345,7 +345,7 @@ fn a_later_commit_that_lacks_a_file_it_lists_is_told() {
     }
     let error = rig.fetch().err().unwrap();
     assert!(matches!(error, HubError::Broken { .. }), "{error}");
-    assert!(error.to_string().ends_with("it is listed, and not there (404)"), "{error}");
+    assert!(error.to_string().ends_with("it is listed, but not there (404)"), "{error}");
 }
 
 /// Its weights are those of the commit before, and are taken from there.
@@ -424,7 +424,7 @@ fn a_dense_module_without_safetensors_is_refused_before_any_weights_are_fetched(
     let fetch =
         |module| Hub::new(rig.settings()).model(HubModel { name: NAME, revision: MAIN, module }, &mut ());
     let said = "owner/tiny/2_Dense: it has no safetensors weights (but 2_Dense/pytorch_model.bin): look for a revision or \
-                a copy that has";
+                a copy that has them";
     for module in [None, Some("2_Dense")] {
         assert_eq!(fetch(module).unwrap_err().to_string(), said, "{module:?}");
     }
@@ -503,7 +503,7 @@ fn shards_come_as_their_index_says() {
     files.insert("model.safetensors.index.json".into(), index.into());
     files.insert("model-1.safetensors".into(), b"one".to_vec());
     let rig = Rig::new(Model { files: files.clone(), ..model() });
-    assert!(rig.error().contains("does not have all the weights that its index speaks of"));
+    assert!(rig.error().contains("does not have all the weights that the model's index lists"));
     files.insert("model-2.safetensors".into(), b"two".to_vec());
     rig.server.model.lock().unwrap().files = files;
     let snapshot = rig.fetch().unwrap();
@@ -533,7 +533,7 @@ fn no_name_leads_out_of_the_cache() {
     let rig = Rig::new(Model { files, ..model() });
     assert!(rig.error().contains("its name leads out of the folder"));
     let odd = Rig::new(Model { commit: "../../..".into(), ..model() });
-    assert!(odd.error().contains("names no commit"));
+    assert!(odd.error().contains("where a commit is expected"));
 }
 
 /// The binary as a user meets it; the variables are those of the Hub's other tools.

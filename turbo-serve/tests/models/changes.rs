@@ -288,7 +288,7 @@ fn a_version_that_cannot_be_loaded_says_why_and_may_be_tried_again() {
             assert_eq!(error.to_string(), format!("model `a/1` could not be loaded: {why}"));
             assert_eq!(states(&models), [State::Unavailable { reason: why.to_owned() }]);
             let found = models.lease(Wanted::named("a")).await.unwrap_err().to_string();
-            let order = "when that is mended, load it with `POST /v2/repository/models/a/1/load`";
+            let order = "when that is fixed, load it with `POST /v2/repository/models/a/1/load`";
             assert_eq!(found, format!("{error}; {order}"));
         }
         models.load("a").await.unwrap();
@@ -309,7 +309,7 @@ fn what_could_not_be_loaded_for_a_request_is_tried_again_after_a_pause() {
                 let error = models.lease(Wanted::named("a")).await.unwrap_err();
                 assert_eq!(
                     error.to_string(),
-                    "model `a/1` could not be loaded: the file is too short; when that is mended, ask again in 5 s, \
+                    "model `a/1` could not be loaded: the file is too short; when that is fixed, ask again in 5 s, \
                      or load it with `POST /v2/repository/models/a/1/load`"
                 );
                 assert_eq!((shelf.loads.load(SeqCst), models.health()), (attempt, None));

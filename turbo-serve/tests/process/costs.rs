@@ -56,7 +56,7 @@ fn a_damaged_file_is_measured_again() {
     let whole = fs::read_to_string(&file).unwrap();
     fs::write(&file, &whole[..whole.len() / 2]).unwrap();
     let log = served(folder);
-    assert!(log.contains("WARN") && log.contains("the kept costs cannot be used: measured again"), "{log}");
+    assert!(log.contains("WARN") && log.contains("the kept costs cannot be used: measuring again"), "{log}");
     assert!(log.contains(file.file_name().unwrap().to_str().unwrap()), "{log}");
     serde_json::from_str::<serde_json::Value>(&fs::read_to_string(&file).unwrap()).unwrap();
 }

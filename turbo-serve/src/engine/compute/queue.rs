@@ -318,7 +318,7 @@ impl Queue {
         );
         match self.batcher.observe(candidate, time) {
             Ok(error) => self.metrics.predicted(error, self.batcher.drift().median()),
-            Err(error) => tracing::warn!(%error, "a batch taught nothing"),
+            Err(error) => tracing::warn!(%error, "the time of a batch could not correct the cost model"),
         }
     }
 

@@ -1,4 +1,5 @@
-//! The thread that computes: it owns the runner, the batcher and the jobs that wait. What threads share is locked briefly.
+//! The thread that computes: it owns the runner, the batcher and the waiting jobs of a model. What it shares with other
+//! threads, such as the forecast and the health, is small and locked only briefly.
 //!
 //! Where the runner's device computes asynchronously, the next batch is formed and submitted while one runs, shortly
 //! before that one is predicted to be done: so the device does not wait, and the batch includes what has arrived until
@@ -135,7 +136,7 @@ impl Worker {
             return self.queue.wait(pause);
         }
         if let Err(error) = self.rebuild() {
-            tracing::error!(why = chain(&*error), "the model could still not be built anew");
+            tracing::error!(why = chain(&*error), "the model still could not be rebuilt");
         }
     }
 
@@ -319,7 +320,7 @@ impl Worker {
             let why = chain(&**error);
             tracing::error!(
                 why,
-                "the device is lost: no request can be answered until the server is started anew"
+                "the device is lost: no request can be answered until the server is restarted"
             );
             self.health.set(Health::Failing);
             self.lost = Some(why);
@@ -329,14 +330,14 @@ impl Worker {
     /// Fails all batches of a runner that has panicked, and rebuilds it unless the device is lost.
     fn start_over(&mut self, why: &str) {
         if self.flights.is_empty() {
-            tracing::error!(why, "the model panicked between two batches, and is built anew");
+            tracing::error!(why, "the model panicked between two batches, and is rebuilt");
         }
         let why = format!("the batch panicked: {why}");
         self.flights.drain(..).for_each(|flight| fail(flight.jobs, &why));
         if self.lost.is_none()
             && let Err(error) = self.rebuild()
         {
-            tracing::error!(why = chain(&*error), "the model could not be built anew");
+            tracing::error!(why = chain(&*error), "the model could not be rebuilt");
         }
     }
 

@@ -117,15 +117,15 @@ impl CostCache {
                 Some(costs.into())
             }
             Ok(_) => {
-                tracing::warn!(%file, "these costs are of another model or machine: measured again");
+                tracing::warn!(%file, "the kept costs are of another model or machine: measuring again");
                 None
             }
             Err(SchedError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                tracing::info!(%file, "no costs of batches are kept yet: measured now");
+                tracing::info!(%file, "no costs of batches are kept yet: measuring them");
                 None
             }
             Err(error) => {
-                tracing::warn!(error = chain(&error), "the kept costs cannot be used: measured again");
+                tracing::warn!(error = chain(&error), "the kept costs cannot be used: measuring again");
                 None
             }
         }

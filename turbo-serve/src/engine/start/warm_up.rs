@@ -182,7 +182,7 @@ impl WarmUp<'_> {
                     seq_len,
                     ?expected,
                     ?time,
-                    "the kept costs do not hold: measured again"
+                    "the kept costs do not hold: measuring again"
                 );
                 return Ok(None);
             }

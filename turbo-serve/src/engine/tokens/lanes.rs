@@ -95,8 +95,8 @@ fn work(tasks: &Mutex<Receiver<Message>>) {
 pub(super) fn work_on(parts: &dyn Parts, part: usize) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| parts.work(part))) {
         let why = panic_message(&*panic);
-        tracing::error!(why, "a thread that makes tokens panicked, and goes on");
-        parts.fail(EngineError::Backend(format!("making tokens panicked: {why}")));
+        tracing::error!(why, "a thread panicked while it tokenized, and goes on");
+        parts.fail(EngineError::Backend(format!("tokenizing panicked: {why}")));
     }
 }
 

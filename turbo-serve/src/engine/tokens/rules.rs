@@ -217,8 +217,7 @@ fn cut(input: usize, ids: &[u32], truncation: Truncation, limit: usize) -> Resul
 fn no_room(error: EngineError, truncation: Truncation) -> EngineError {
     match error {
         EngineError::TooLong { input, limit, .. } if truncation != Truncation::Off => {
-            let why =
-                format!("its special tokens alone are more than the {limit} that it may have: allow more");
+            let why = format!("its special tokens alone are more than the limit of {limit}: allow more");
             EngineError::InvalidInput { input, why }
         }
         other => other,

@@ -120,7 +120,7 @@ fn check_types(types: &[Encoding], row_len: usize) -> Result<(), ApiError> {
     let of_bits = types.iter().find(|it| matches!(it, Encoding::Binary | Encoding::Ubinary));
     match of_bits {
         Some(of_bits) if !row_len.is_multiple_of(8) => Err(ApiError::validation(format!(
-            "`embedding_types` has {:?}, expected vectors of a multiple of 8 values, and these have {row_len}: set \
+            "`embedding_types` has {:?}, expected vectors of a multiple of 8 values, but these have {row_len}: set \
              `output_dimension`",
             of_bits.name()
         ))),

@@ -32,8 +32,8 @@ pub(super) fn prompt_name(prompts: &Prompts, input_type: Option<String>) -> Resu
 
 fn unknown(prompts: &Prompts, input_type: &str) -> ApiError {
     let expected = match prompts.named.is_empty() {
-        true => "\"search_query\", \"search_document\", \"classification\" or \"clustering\": this model has no prompts \
-                 by name, and does the same for each"
+        true => "\"search_query\", \"search_document\", \"classification\" or \"clustering\": this model has no named \
+                 prompts, and treats them all the same"
             .to_owned(),
         false => {
             let names: Vec<String> = prompts.named.keys().map(|name| format!("{name:?}")).collect();

@@ -74,7 +74,7 @@ pub(super) fn read(headers: &HeaderMap, bytes: &[u8], received: Instant) -> Resu
     let inputs = inputs.into_iter().map(|input| input.read(&mut rest)).collect::<Result<_, _>>()?;
     if !rest.is_empty() {
         let left = rest.len();
-        return Err(ApiError::validation(format!("{left} bytes behind those of the tensors belong to none")));
+        return Err(ApiError::validation(format!("{left} bytes after those of the tensors belong to none")));
     }
     let said =
         |parameters: Parameters| parameters.into_iter().filter_map(|(name, value)| Some((name, value?)));

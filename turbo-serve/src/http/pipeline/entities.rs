@@ -87,7 +87,7 @@ pub(in crate::http) async fn token_classification(
     Ability::TokenClassification.check(&target)?;
     let parameters = body.parameters.unwrap_or_default().0;
     if parameters.stride.is_some_and(|Count(stride)| stride > 0) {
-        let why = "`stride` is not possible here: send the parts of a long text as texts of their own";
+        let why = "`stride` is not possible here: send the parts of a long text as separate texts";
         return Err(ApiError::validation(why).into());
     }
     // The default of Hugging Face's hosted models.

@@ -189,7 +189,7 @@ pub(in crate::http) fn check_cut(
         return Ok(());
     }
     Err(ApiError::validation(format!(
-        "`{field}` is not possible here: each model of the ensemble `{}` counts tokens of its own; leave it out, and send \
+        "`{field}` is not possible here: each model of the ensemble `{}` counts its own tokens; leave it out, and send \
          texts that are short enough",
         target.name()
     )))

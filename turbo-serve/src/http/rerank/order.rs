@@ -41,7 +41,7 @@ pub(crate) fn check_copies(field: &str, query: &str, copies: usize) -> Result<()
     }
     let (got, most) = (query.len(), MOST_COPIED / copies);
     Err(ApiError::validation(format!(
-        "`{field}` has {got} bytes, beside {copies} texts at most {most} are possible"
+        "`{field}` has {got} bytes, at most {most} are possible with {copies} texts"
     )))
 }
 
@@ -89,9 +89,6 @@ mod tests {
         }
         assert!(check_copies("query", &"q".repeat(100_000), 1000).is_ok());
         let error = check_copies("query", &body, 1000).unwrap_err();
-        assert_eq!(
-            error.message(),
-            "`query` has 2000000 bytes, beside 1000 texts at most 134217 are possible"
-        );
+        assert_eq!(error.message(), "`query` has 2000000 bytes, at most 134217 are possible with 1000 texts");
     }
 }

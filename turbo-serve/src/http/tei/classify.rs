@@ -67,7 +67,7 @@ pub(in crate::http) fn check_labels(
     }
     let labels = model.labels.join("`, `");
     Err(ApiError::validation(format!(
-        "`candidate_labels` is not possible: this model scores labels of its own, `{labels}`; leave it out"
+        "`candidate_labels` is not possible: this model scores its own labels, `{labels}`; leave it out"
     )))
 }
 

@@ -83,7 +83,7 @@ pub(in crate::http) fn refuse(field: &str, value: Option<IgnoredAny>, remedy: &s
 
 /// Refuses what else a template of pairs may name.
 pub(in crate::http) fn check_template(chat_template_kwargs: Option<IgnoredAny>) -> Result<(), ApiError> {
-    let remedy = "a template gets what the model's folder says, and of a request the `instruction`";
+    let remedy = "a template gets what the model's folder says, and from a request only the `instruction`";
     refuse("chat_template_kwargs", chat_template_kwargs, remedy)
 }
 
@@ -107,7 +107,7 @@ pub(in crate::http) fn check_input(
     input: Option<Inputs>,
     messages: Option<IgnoredAny>,
 ) -> Result<Counted, ApiError> {
-    refuse("messages", messages, "no template writes them; send what one would write as `input`")?;
+    refuse("messages", messages, "no chat template is applied; send what one would write as `input`")?;
     let Inputs(counted) = input.ok_or_else(|| ApiError::validation("missing field `input`"))?;
     match counted.inputs.is_empty() {
         true => Err(ApiError::empty("`input` cannot be empty")),
@@ -119,7 +119,7 @@ pub(in crate::http) fn check_input(
 pub(in crate::http) fn check_special_tokens(add_special_tokens: Option<bool>) -> Result<(), ApiError> {
     match add_special_tokens {
         Some(false) => Err(ApiError::validation(
-            "`add_special_tokens` is false, expected true: what is to have none can be sent as token ids",
+            "`add_special_tokens` is false, expected true: an input without special tokens can be sent as token ids",
         )),
         Some(true) | None => Ok(()),
     }

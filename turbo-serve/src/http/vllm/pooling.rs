@@ -85,7 +85,7 @@ pub(in crate::http) async fn pooling(
 ) -> Result<Response, OpenAiError> {
     Ability::Pool.check(&target)?;
     refuse("data", body.data, "no plugin reads it; send `input`")?;
-    refuse("dimensions", body.dimensions, "`/v1/embeddings` has it")?;
+    refuse("dimensions", body.dimensions, "use it with `/v1/embeddings`")?;
     let Counted { inputs, arity } = check_input(body.input, body.messages)?;
     check_padding(body.padding)?;
     check_special_tokens(body.add_special_tokens)?;

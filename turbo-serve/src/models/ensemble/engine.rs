@@ -60,7 +60,7 @@ impl EnsembleEngine {
         let started = Instant::now();
         if request.max_input_length.is_some() {
             let why =
-                "each model of an ensemble counts tokens of its own: its inputs are not cut to a number";
+                "each model of an ensemble counts its own tokens: inputs cannot be cut to a number of tokens";
             return Err(EngineError::InvalidInput { input: 0, why: why.to_owned() });
         }
         if request.instruction.is_some() {
@@ -147,7 +147,7 @@ impl EnsembleEngine {
         if now == *told || (now.len(), told.len()) == (1, 1) {
             return Ok(());
         }
-        let why = "a model has other labels than when the ensemble was loaded: load it again";
+        let why = "a model has other labels than when the ensemble was loaded: load the ensemble again";
         Err(EngineError::Backend(why.to_owned()))
     }
 
@@ -247,7 +247,7 @@ fn labels_of(plan: &Plan, place: usize, members: &Members) -> Result<Arc<[String
                 Some(other) => {
                     let (first, other) = (all[0].join(", "), other.join(", "));
                     Err(format!(
-                        "step `{}`: expected the same labels of all, got {first} and {other}",
+                        "step `{}`: expected the same labels from all steps, got {first} and {other}",
                         planned.step.name
                     ))
                 }

@@ -198,7 +198,7 @@ impl Does {
         let again = |names: Vec<&String>| {
             let is_again = |&at: &usize| names[..at].contains(&names[at]);
             let at = (0..names.len()).find(is_again)?;
-            Some(format!("expected each once, `{}` is there again", names[at]))
+            Some(format!("expected each once, but `{}` is there twice", names[at]))
         };
         match self {
             Self::Retrieve { keep: 0, .. } => Some(("keep", "expected at least 1, got 0".to_owned())),
@@ -357,7 +357,7 @@ impl<'a> Declared<'a> {
                 kinds.iter().all(|kind| *kind == kinds[0] && matches!(kind, Kind::Scores | Kind::Labels));
             if step.does.gives().is_none() && !alike {
                 let got = kinds.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-                let what = format!("expected scores of all or labels of all, got {got}");
+                let what = format!("expected scores from all or labels from all, got {got}");
                 wrong.push(PlanError { step: Some(step.name.clone()), field: "of", what });
             }
             let gives = step.does.gives().unwrap_or(kinds.first().copied().unwrap_or(Kind::Scores));
@@ -518,7 +518,7 @@ mod tests {
             (
                 &[step("c", classify(TEXTS)), step("r", rerank(QUERY, TEXTS)), step("m", mean(&["c", "r"]))],
                 "m",
-                "step `m`: of: expected scores of all or labels of all, got labels, scores",
+                "step `m`: of: expected scores from all or labels from all, got labels, scores",
             ),
             (
                 &[step("c", classify(TEXTS)), step("m", mean(&["c"]))],
@@ -538,12 +538,12 @@ mod tests {
             (
                 &[step("v", embed(TEXTS)), step("l", nearest("v", &["a", "b", "a"], 20.0))],
                 "l",
-                "step `l`: labels: expected each once, `a` is there again",
+                "step `l`: labels: expected each once, but `a` is there twice",
             ),
             (
                 &[step("c", classify(TEXTS)), step("m", mean(&["c", "c"]))],
                 "m",
-                "step `m`: of: expected each once, `c` is there again",
+                "step `m`: of: expected each once, but `c` is there twice",
             ),
             (
                 &[step("v", embed(TEXTS)), step("l", nearest("v", &["a", "b"], f32::NAN))],
