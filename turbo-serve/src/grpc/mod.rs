@@ -1,4 +1,4 @@
-//! gRPC: text-embeddings-inference's services with their streams, KServe's, health and reflection.
+//! gRPC: the services of text-embeddings-inference and KServe with their streams, health and reflection.
 //!
 //! In: messages. Out: messages, or a status. The routes are axum's, so they stand beside those of
 //! [`http`](crate::http) behind one port.

@@ -1,5 +1,6 @@
-//! The engine over HTTP: text-embeddings-inference's routes, OpenAI's embeddings, the tasks of Hugging Face's inference
-//! clients, and KServe's Open Inference Protocol.
+//! The engine over HTTP: the routes of text-embeddings-inference, OpenAI's and Cohere's embeddings, Cohere's and Jina's
+//! rerankers, vLLM's scores, classes and rows, the tasks of Hugging Face's inference clients, KServe's Open Inference
+//! Protocol, and Vertex AI's predictions.
 //!
 //! In: bytes of a request. Out: bytes of an answer. What is computed in between is the [`Infer`]'s business;
 //! nothing here knows a model, a tokenizer or a batch.
@@ -38,12 +39,13 @@
 //! | `GET /metrics` | Prometheus text, names in [`metric_names`](crate::metric_names) |
 //!
 //! Of several models, `/models/{name}` or `/models/{name}/versions/{version}` before any of these says which one is
-//! meant ([`Wanted`]), and so does the field `model` of OpenAI's and Cohere's bodies; without either it is the default
-//! one. KServe's paths name it themselves.
+//! meant ([`Wanted`]), and so does the field `model` of OpenAI's, Cohere's, Jina's and vLLM's bodies; without either,
+//! it is the default one. KServe's paths name it themselves.
 //!
 //! Headers say how urgent a request is: `X-Request-Deadline-Ms` is the time from now for which its client waits,
-//! `X-Request-Priority` one of `low`, `normal` and `high`. A request that cannot be answered in time is refused with
-//! 429 at once; one that was not answered in the end gets 504.
+//! `X-Request-Priority` one of `low`, `normal` and `high`. A request that cannot be answered in time is refused at
+//! once: with 429 if other requests are the reason, with 504 if it would miss its client's deadline even alone. A
+//! request that was accepted and not answered in time gets 504.
 //!
 //! An error is always JSON: `{"error": …, "error_type": "Validation"}` on TEI's routes,
 //! `{"message": …, "code": 422, "type": "Validation"}` on OpenAI's, with an `error` that says it as OpenAI does, the

@@ -74,8 +74,8 @@ fn document(above: &str) -> Value {
             "version": env!("CARGO_PKG_VERSION"),
             "summary": "Transformer models whose inputs vary in length",
             "description": "Routes of text-embeddings-inference, OpenAI's and Cohere's embeddings, Cohere's and Jina's rerankers, vLLM's scores, classes and rows, \
-                the tasks of Hugging Face's inference clients, and KServe's Open Inference Protocol. A route that the model is not for is 424, and says which \
-                one is.",
+                the tasks of Hugging Face's inference clients, and KServe's Open Inference Protocol. A route that the model is not for answers 424 and names the \
+                route to use.",
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
         "servers": [

@@ -118,13 +118,13 @@ impl Operation {
             |unit: &str| json!({ "description": unit, "schema": { "type": "integer", "minimum": 0 } });
         self.answer["headers"] = json!({
             "x-compute-type": { "description": "what it ran on", "schema": { "type": "string" } },
-            "x-compute-time": number("milliseconds, all in all"),
-            "x-compute-characters": number("characters of all texts; of ids, their number"),
+            "x-compute-time": number("milliseconds in total"),
+            "x-compute-characters": number("characters of all texts; token ids count as one each"),
             "x-compute-tokens": number("tokens of all inputs"),
-            "x-total-time": number("milliseconds, all in all"),
-            "x-tokenization-time": number("milliseconds until an input was tokens, in the mean"),
-            "x-queue-time": number("milliseconds until its batch began, in the mean"),
-            "x-inference-time": number("milliseconds of its batch, in the mean"),
+            "x-total-time": number("milliseconds in total"),
+            "x-tokenization-time": number("mean milliseconds until an input was tokenized"),
+            "x-queue-time": number("mean milliseconds until the batch of an input began"),
+            "x-inference-time": number("mean milliseconds of the batch of an input"),
         });
         self
     }
@@ -204,12 +204,12 @@ fn urgency() -> [Value; 2] {
     [
         header(
             "X-Request-Deadline-Ms",
-            "for how many milliseconds from now the client waits",
+            "milliseconds from now for which the client waits",
             json!({ "type": "integer", "minimum": 1 }),
         ),
         header(
             "X-Request-Priority",
-            "which requests go first; others are served for all that",
+            "which requests go first; the others are served too",
             json!({ "enum": classes, "default": Priority::default().name() }),
         ),
     ]
@@ -217,21 +217,20 @@ fn urgency() -> [Value; 2] {
 
 fn refusal(status: u16, schema: &str) -> Value {
     let description = match status {
-        400 => "the body is not JSON, or has nothing to answer; or a header says something wrong",
-        401 => "the server has a key, and this is not it",
-        403 => "a web page asks whose origin is not among those that may",
+        400 => "the body is not JSON or has no inputs, or a header is invalid",
+        401 => "the server requires a key, and the request does not have it",
+        403 => "the request is from a web page whose origin is not allowed",
         404 => "no such model",
-        408 => "the body stopped coming",
+        408 => "the body stopped arriving",
         413 => "the body is too large",
-        415 => "the body is not `application/json`, or it is packed in another way than as gzip or deflate",
-        422 => "the body says something wrong",
+        415 => "the body is not `application/json`, or its compression is neither gzip nor deflate",
+        422 => "the body is invalid",
         424 => "the model is for something else, or has failed",
         429 => {
-            "as many inputs as are admitted are being worked on, or the answer would come too late: `Retry-After` says \
-             when to come back"
+            "the server has no room for more inputs, or the answer would come too late: `Retry-After` says when to retry"
         }
-        504 => "it was not answered within the time that the client, or the server, allows",
-        _ => "nothing is answered now",
+        504 => "the request was not answered within the time that the client, or the server, allows",
+        _ => "no request is answered now",
     };
     let mut refusal =
         json!({ "description": description, "content": { "application/json": { "schema": of(schema) } } });

@@ -37,14 +37,14 @@ pub(in crate::http) mod tei {
     }
 
     pub(in crate::http) fn embed_sparse() -> Operation {
-        let summary = "The words that each input is about, and how much (SPLADE)";
+        let summary = "The words that each input is about, with their weights (SPLADE)";
         Operation::new("embed_sparse", TAG, summary, "SparseVectors")
             .timed()
             .asks("TokensRequest", [("text", json!({ "inputs": ["a cat", [2, 5, 3]] }))])
     }
 
     pub(in crate::http) fn similarity() -> Operation {
-        Operation::new("similarity", TAG, "How like the first sentence the others are", "Similarities")
+        Operation::new("similarity", TAG, "How similar each sentence is to the source", "Similarities")
             .timed()
             .asks(
                 "SimilarityRequest",
@@ -100,8 +100,7 @@ pub(in crate::http) mod tei {
     }
 
     pub(in crate::http) fn vertex() -> Operation {
-        let summary =
-            "Several requests in one, as Vertex AI sends them: each as the route of what the model is for";
+        let summary = "Several requests in one, as Vertex AI sends them: each is one for the model's route";
         Operation::new("vertex", TAG, summary, "VertexAnswer").like_asked().asks(
             "VertexRequest",
             [("two", json!({ "instances": [{ "inputs": "a cat" }, { "inputs": "a dog" }] }))],
@@ -116,7 +115,7 @@ pub(in crate::http) mod rerank {
     const TAG: &str = "rerank";
 
     pub(in crate::http) fn any() -> Operation {
-        let summary = "Texts in the order of how well they fit a query, in three APIs' words";
+        let summary = "Texts ordered by how well they fit a query, in the fields of three APIs";
         Operation::new("rerank", TAG, summary, "AnyRanks").timed().like_asked().asks(
             "AnyRerankRequest",
             [
@@ -130,8 +129,7 @@ pub(in crate::http) mod rerank {
     }
 
     pub(in crate::http) fn documents(id: &'static str) -> Operation {
-        let summary =
-            "Documents in the order of how well they fit a query, as Cohere's and Jina's clients ask";
+        let summary = "Documents ordered by how well they fit a query, as Cohere's and Jina's clients ask";
         Operation::new(id, TAG, summary, "Reranked").timed().like_rerank().asks(
             "DocumentsRequest",
             [
@@ -425,7 +423,7 @@ pub(in crate::http) mod kserve {
     }
 
     pub(in crate::http) fn unload() -> Operation {
-        of_model("kserve_unload", "Unloads a model when it has answered, or one version of it", "KserveDone")
+        of_model("kserve_unload", "Unloads a model, or one version of it, once it has answered", "KserveDone")
             .may_ask("KserveChange", [("triton", json!({ "parameters": { "unload_dependents": false } }))])
             .refuses(&[400, 404, 408, 413, 415, 422, 429])
     }
