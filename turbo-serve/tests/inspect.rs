@@ -142,7 +142,7 @@ fn families_and_heads_are_seen() {
         ("gemma3-base", &[], &["rotary", "attention 3×16/1", "±4", "embed_tokens ", "gate GeluTanh"]),
         ("bert-mlm", &[], &["task masked-lm", "selected_rows", "[2, "]),
         ("bert-seqcls", &[], &["task sequence-classification, ", " labels"]),
-        ("bert-seqcls", &["--task=embedding"], &["pooling not said, Mean here"]),
+        ("bert-seqcls", &["--task=embedding"], &["pooling not given, Mean here"]),
         ("tiny-splade", &[], &["task sparse-embedding"]),
     ] {
         let output = inspect_model(model, &[arguments, &["--seq-len=9", "--batch-size=2"]].concat());

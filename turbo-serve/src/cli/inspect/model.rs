@@ -50,7 +50,7 @@ fn purpose(checkpoint: &Checkpoint, task: Task) -> String {
         Task::Embedding { pooling } if checkpoint.pooling() == Some(pooling) => {
             format!("pooling {pooling:?}")
         }
-        Task::Embedding { pooling } => format!("pooling not said, {pooling:?} here"),
+        Task::Embedding { pooling } => format!("pooling not given, {pooling:?} here"),
         Task::SequenceClassification | Task::TokenClassification => {
             format!("task {task}, {} labels", checkpoint.labels().len())
         }

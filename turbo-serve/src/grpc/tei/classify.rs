@@ -244,7 +244,7 @@ impl Rerank for Calls {
         let (at_once, answerer) = (at_once(&served), Answerer::of(&served));
         let metrics = self.metrics.of(served.label());
         if served.retrieves() {
-            let why = "an ensemble that retrieves needs all texts at once: use `Rerank` instead of the stream";
+            let why = "an ensemble that retrieves needs all texts at once: use `Rerank` instead of a stream";
             return Err(self.refuse(&ApiError::wrong_model(why)));
         }
         drop(served); // the stream does not keep it from being unloaded

@@ -227,7 +227,8 @@ fn refusal(status: u16, schema: &str) -> Value {
         422 => "the body is invalid",
         424 => "the model is for something else, or has failed",
         429 => {
-            "the server has no room for more inputs, or the answer would come too late: `Retry-After` says when to retry"
+            "the server has no room for more inputs, or the answer would come too late: `Retry-After` says when to \
+             retry"
         }
         504 => "the request was not answered within the time that the client, or the server, allows",
         _ => "no request is answered now",
