@@ -56,8 +56,7 @@ enum DispatchArgument {
 
 /// What `--slo-ms` takes.
 fn promise(text: &str) -> Result<NonZeroU64, &'static str> {
-    text.parse()
-        .map_err(|_| "expected whole milliseconds, at least 1; leave it out to promise nothing")
+    text.parse().map_err(|_| "expected whole milliseconds, at least 1; leave it out to promise nothing")
 }
 
 impl BatchingArguments {
