@@ -2,7 +2,7 @@
 
 use crate::{KernelError, device::FloatsOn};
 
-/// Columns of rows that may hold more than them: value `(i, j)` is element `i · row_stride + first + j` of `rows`.
+/// Some columns of the rows of a tensor: value `(i, j)` is element `i · row_stride + first + j` of `rows`.
 ///
 /// Queries, keys and values of a merged projection are three of these over one tensor.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +49,7 @@ impl<'a> Columns<&'a [f32]> {
     /// Whether these are `width` columns of `rows` rows.
     ///
     /// # Errors
-    /// As of [`Columns::check_values`].
+    /// As for [`Columns::check_values`].
     pub(crate) fn check(
         &self,
         kernel: &'static str,
@@ -60,7 +60,7 @@ impl<'a> Columns<&'a [f32]> {
         self.check_values(kernel, argument, rows, width, self.rows.len())
     }
 
-    /// `len` values of row `row`, from column `column` of these on.
+    /// `len` values of row `row`, beginning at column `column` of these.
     #[inline(always)]
     pub(crate) fn part(&self, row: usize, column: usize, len: usize) -> &'a [f32] {
         &self.rows[self.start(row, column)..][..len]

@@ -1,4 +1,4 @@
-//! What the products of a model are computed in.
+//! The types in which the products of a model are computed.
 
 use std::{fmt, str::FromStr};
 
@@ -7,8 +7,8 @@ use crate::{
     simd::{Kernel, Simd},
 };
 
-/// The numbers that a packed weight holds and that a product multiplies. Between operations every value is what the
-/// device stores, its [`Float`](crate::Float): f32 on the CPU.
+/// The numbers that a packed weight holds and that a product multiplies. Between operations every value has the type
+/// that the device stores, its [`Float`](crate::Float): f32 on the CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DType {
     /// 32-bit floats: exact up to the rounding of each multiply-add. A device whose [`Float`](crate::Float) is narrower
@@ -66,10 +66,10 @@ impl Cpu {
     }
 }
 
-/// Finds what an instruction set multiplies narrow values with.
+/// Finds out with which instructions an instruction set multiplies narrow values.
 struct Means;
 
-/// What there is.
+/// The instructions that there are.
 struct Has {
     tiles: bool,
     dot_bf16: bool,

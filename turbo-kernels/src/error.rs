@@ -47,7 +47,7 @@ pub enum KernelError {
 }
 
 impl KernelError {
-    /// `got` is `expected`, or the error that says so.
+    /// Checks that `got` is `expected`.
     pub(crate) fn check_length(
         kernel: &'static str,
         argument: &'static str,
@@ -57,7 +57,7 @@ impl KernelError {
         if got == expected { Ok(()) } else { Err(KernelError::Length { kernel, argument, expected, got }) }
     }
 
-    /// As many heads of `num_heads` share each of `num_kv_heads`.
+    /// Checks that equally many of `num_heads` heads share each of `num_kv_heads`.
     pub(crate) fn check_grouping(
         kernel: &'static str,
         num_heads: usize,
@@ -71,7 +71,7 @@ impl KernelError {
         Err(KernelError::Size { kernel, argument: "num_kv_heads", expected, got: num_kv_heads })
     }
 
-    /// `values` are whole rows of `row_len` values; gives their number.
+    /// Checks that `values` are whole rows of `row_len` values, and gives their number.
     pub(crate) fn check_rows(
         kernel: &'static str,
         argument: &'static str,

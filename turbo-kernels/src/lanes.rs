@@ -1,8 +1,8 @@
-//! A row, vector by vector: the tail of a row is a vector with filled lanes, so every value takes the same steps
-//! wherever the row ends, and every row the same order of steps wherever it lies.
+//! A row, vector by vector. The tail of a row is a vector with filled lanes, so every value takes the same steps
+//! wherever the row ends, and every row takes its steps in the same order wherever it lies.
 //!
 //! Closures that are passed here are an instruction or two. A larger one may be compiled as a function of its own, and
-//! then without the vector instructions (measured: attention a dozen times slower). For more work, write the loop over
+//! then without the vector instructions (measured: attention a dozen times slower). For more work, write the loop with
 //! [`read`] and [`write`].
 
 use crate::simd::Simd;
@@ -116,7 +116,7 @@ pub(crate) fn sum<S: Simd>(s: S, row: &[f32], fill: f32, f: impl Fn(S::F32) -> S
 /// The greater of two in every lane, `b` if they are equal, NaN if either is.
 #[inline(always)]
 pub(crate) fn greater_or_nan<S: Simd>(s: S, a: S::F32, b: S::F32) -> S::F32 {
-    // `max` gives `b` where one is NaN, and with it a NaN of `b`
+    // `max` gives `b` where one is NaN, and so keeps a NaN of `b`
     s.select(s.is_nan(a), a, s.max(a, b))
 }
 

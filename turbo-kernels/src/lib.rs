@@ -27,14 +27,14 @@
 //! On the CPU, the answer for one sequence has the same bits alone, with any batch mates and with any number of threads:
 //!
 //! * Every output is one chain of multiply-adds over ascending `k`, whatever the row count; nothing is split over `k`.
-//!   ([`Isa::Amx`] adds up 32 products of bf16 before they are a link of the chain.)
+//!   ([`Isa::Amx`] adds up 32 products of bf16 before they become a link of the chain.)
 //! * Attention counts stretches of keys from the start of the sequence.
 //!
 //! This holds per instruction set and [`DType`]. Products of [`DType::Int8`] are exact sums, scaled, and have the same
 //! bits on all instruction sets.
 
-// Vector instructions, memory shared by threads and mapped files are what this crate wraps, so it may use what the
-// rest of the workspace may not. Every block says why it is sound.
+// This crate wraps vector instructions, memory shared by threads and mapped files, so it may use what the rest of the
+// workspace may not. Every block says why it is sound.
 #![allow(unsafe_code)]
 
 pub mod attention;

@@ -21,17 +21,17 @@ pub struct Limits {
     /// f32 operations a second; a multiply-add is two. On the portable path of x86-64, with its 16 small registers,
     /// no loop reaches the ceiling, and a product may do a little better than this.
     pub flops: f64,
-    /// As `flops` with operands of bf16, in the way in which products of [`crate::DType::Bf16`] are computed: by tile
-    /// registers, dot products or multiply-adds of f32.
+    /// As `flops` with bf16 operands, computed as products of [`crate::DType::Bf16`] are: by tile registers, dot
+    /// products or multiply-adds of f32.
     pub bf16_flops: f64,
-    /// Operations a second on integers of 8 bits, in the way in which products of [`crate::DType::Int8`] are computed; a
-    /// multiply-add is two.
+    /// Operations a second on 8-bit integers, computed as products of [`crate::DType::Int8`] are; a multiply-add is
+    /// two.
     pub int8_ops: f64,
     /// Bytes read from memory a second.
     pub memory_bytes: f64,
 }
 
-/// Bytes that no cache holds.
+/// More bytes than any cache holds.
 const MEMORY: usize = 256 << 20;
 /// Values read in one piece.
 const PIECE: usize = 256 << 10;
@@ -43,8 +43,9 @@ const RUNS: usize = 7;
 impl Limits {
     /// Measures for a third of a second, with 256 MiB.
     ///
-    /// Runs of all four take turns. A team that has just been woken may run on one core until the operating system has
-    /// moved a thread, and others may hold the machine for tens of milliseconds: no ceiling has all its runs in there.
+    /// The four ceilings take turns, run by run. A team that has just been woken may run on one core until the
+    /// operating system has moved a thread, and other processes may hold the machine for tens of milliseconds: with
+    /// turns, no ceiling has all its runs in such a time.
     ///
     /// # Errors
     /// When there is no memory or no thread.
@@ -66,11 +67,10 @@ impl Limits {
     }
 }
 
-/// Operations a second on operands of `dtype`, counted as in [`Limits`], of each of the runs that fill `time`, some of a
-/// millisecond; at least one.
+/// Operations a second on operands of `dtype`, counted as in [`Limits`], in each of the runs that fill `time`.
 ///
-/// A clock rate that varies from minute to minute, and with what a core did just before, is the same for this and for work
-/// that it takes turns with.
+/// A run takes about a millisecond, and there is at least one. The clock rate varies from minute to minute, and with
+/// what a core did just before; it is the same for these runs and for work that they take turns with.
 ///
 /// # Errors
 /// When there is no thread.
@@ -85,9 +85,11 @@ pub fn operations(cpu: &Cpu, dtype: DType, time: Duration) -> Result<Vec<f64>, D
     Ok(runs)
 }
 
-/// How long a cache line takes to another thread of `cpu` and back, the best of some runs: from some tens of nanoseconds,
-/// where cores share a cache, to hundreds, where they are far from each other. A virtual machine does not see where its
-/// cores are, and they may be moved. `None` with one thread, or when no other came in time.
+/// How long a cache line takes to another thread of `cpu` and back, the best of some runs.
+///
+/// It takes some tens of nanoseconds where cores share a cache, and hundreds where they are far from each other. A
+/// virtual machine does not see where its cores are, and they may be moved. `None` with one thread, or when no other
+/// came in time.
 ///
 /// # Errors
 /// When there is no thread.
@@ -107,7 +109,7 @@ pub fn round_trip(cpu: &Cpu) -> Result<Option<Duration>, DeviceError> {
     Ok(best)
 }
 
-/// On a cache line of its own.
+/// A value on a cache line of its own.
 #[repr(align(128))]
 struct Line<T>(T);
 
@@ -146,9 +148,10 @@ fn run_operations(queue: &mut CpuQueue, isa: SupportedIsa, dtype: DType) -> Resu
     }
 }
 
-/// Operations a second of chains, which give the multiply-adds of a step, in one run: the sum of the threads' rates, so that
-/// neither handing over nor waiting for the last thread is in it. Where a thread sleeps, another has its share, and counts as
-/// both: of several runs the median is to be taken.
+/// Operations a second in one run of `chains`, which gives the multiply-adds of a step.
+///
+/// The rates of the threads are added, so that neither handing over nor waiting for the last thread counts. Where a
+/// thread sleeps, another takes its share and counts as both: take the median of several runs.
 fn run_chains(queue: &mut CpuQueue, chains: impl Fn(usize) -> usize + Sync) -> Result<f64, DeviceError> {
     let of_all = Mutex::new(0.0);
     queue.for_each_piece(queue.threads(), 0, |_, _| {
@@ -169,7 +172,7 @@ fn memory_bytes(cpu: &Cpu, queue: &mut CpuQueue, values: &[f32]) -> Result<f64, 
     Ok(size_of_val(values) as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Independent chains of multiply-adds, as many as hide the latency of one; gives the multiply-adds in a step.
+/// Independent chains of multiply-adds, enough to hide the latency of one; gives the multiply-adds in a step.
 struct Chains {
     steps: usize,
 }
@@ -208,7 +211,7 @@ impl Kernel for Bf16Chains {
     }
 }
 
-/// [`Chains`] of [`Simd::dot_int8`], or of what stands for half of one.
+/// [`Chains`] of [`Simd::dot_int8`], or of the instructions that do half of one.
 struct Int8Chains {
     steps: usize,
 }
@@ -222,7 +225,7 @@ impl Kernel for Int8Chains {
             return 4 * tile_words(s, self.steps);
         }
         let x = s.splat_i32(black_box(0x0102_0304));
-        // each product depends on the sum before, or the compiler would find that they are all the same
+        // each product depends on the sum before it, or the compiler would find that all are the same
         let step = |sum| {
             if S::DOT_INT8 { s.dot_int8(sum, x, sum) } else { s.add_i32(sum, s.dot_i16(sum, x)) }
         };
@@ -231,11 +234,11 @@ impl Kernel for Int8Chains {
     }
 }
 
-/// Products of tile registers with what lies in the nearest cache; gives the words that meet in a step.
+/// Products of tile registers with operands in the nearest cache; gives the words that are multiplied in a step.
 #[inline(always)]
 fn tile_words<S: Simd>(s: S, steps: usize) -> usize {
     const WORDS: usize = 16;
-    /// A product takes some times as long as a step of [`Chains`].
+    /// A product takes as long as this many steps of [`Chains`].
     const STEPS_OF_PRODUCT: usize = 4;
     /// No row lies across two lines of the cache.
     #[repr(align(64))]

@@ -22,16 +22,16 @@ pub struct MappedFile {
 }
 
 impl MappedFile {
-    /// Maps the file at `path`, to be read.
+    /// Maps the file at `path` for reading.
     ///
     /// # Errors
-    /// What the system says; [`io::ErrorKind::InvalidData`] for an empty file, which has no bytes to map, and
-    /// [`io::ErrorKind::InvalidInput`] for what is not a regular file.
+    /// The error of the system; [`io::ErrorKind::InvalidData`] for an empty file, which has no bytes to map, and
+    /// [`io::ErrorKind::InvalidInput`] for anything but a regular file.
     pub fn open(path: &Path) -> io::Result<MappedFile> {
-        // before it is opened: opening a pipe blocks until a process writes into it
+        // before the file is opened: opening a pipe blocks until a process writes into it
         check_regular(&fs::metadata(path)?)?;
         let file = File::open(path)?;
-        // and of what was opened, which need not be what was there before
+        // and again for the opened file, which need not be the one that was there before
         let metadata = file.metadata()?;
         check_regular(&metadata)?;
         if metadata.len() == 0 {
@@ -43,8 +43,8 @@ impl MappedFile {
         Ok(MappedFile { bytes })
     }
 
-    /// Lets go of the memory behind `bytes`, whole pages of it: they no longer count as resident, and are read again
-    /// when they are touched. Only a hint, and nothing where the system knows no such call.
+    /// Gives up the memory behind `bytes`, in whole pages: they no longer count as resident, and are read again when
+    /// they are touched. It is only a hint, and does nothing where the system knows no such call.
     ///
     /// # Panics
     /// When `bytes` reach beyond the file.
@@ -56,7 +56,7 @@ impl MappedFile {
             // SAFETY: the advice may drop pages that hold the only copy of data; this mapping is only ever read, so its
             // pages hold what the file has, and a later access through any slice of it reads the same bytes again.
             let advised = unsafe { self.bytes.unchecked_advise_range(dont_need, bytes.start, bytes.len()) };
-            // what was refused stays resident, which is what it was before
+            // pages that the system refused to drop stay resident, as they were before
             drop(advised);
         }
     }

@@ -1,7 +1,7 @@
-//! Exponential, logarithm, error function, tanh and what is made of them, over the lanes of any [`Simd`].
+//! Exponential, logarithm, error function, tanh and functions made of them, over the lanes of any [`Simd`].
 //!
-//! In and out: vectors of f32. NaN gives NaN, infinities give limits. Errors in units in the last place of the exact
-//! result, on every f32 argument that the tests visit; where there is no FMA, one more:
+//! In and out: vectors of f32. NaN gives NaN, infinities give limits. Errors are in units in the last place of the
+//! exact result, on every f32 argument that the tests visit; without FMA they are one unit larger:
 //!
 //! | function | error | method |
 //! |---|---|---|
@@ -60,7 +60,7 @@ pub(crate) fn exp2<S: Simd>(s: S, x: S::F32) -> S::F32 {
     s.select(s.less(x, s.splat(-126.0)), s.splat(0.0), exp2_normal(s, x))
 }
 
-/// [`exp2`], of which the upper bits are right.
+/// [`exp2`] of which only the upper bits are right.
 #[inline(always)]
 pub(crate) fn rough_exp2<S: Simd>(s: S, x: S::F32) -> S::F32 {
     let power = exp2_by(s, x, [1.0, 0.693_282_9, 0.242_210_95, 0.055_009_045]);
@@ -74,7 +74,7 @@ pub(crate) fn exp2_normal<S: Simd>(s: S, x: S::F32) -> S::F32 {
     exp2_by(s, x, fraction)
 }
 
-/// `2ⁿ` times the polynomial of what is left of `x`.
+/// `2ⁿ` times the polynomial of the rest of `x`.
 #[inline(always)]
 fn exp2_by<S: Simd, const N: usize>(s: S, x: S::F32, fraction: [f32; N]) -> S::F32 {
     let n = s.round(x);
@@ -131,7 +131,7 @@ pub(crate) fn sigmoid<S: Simd>(s: S, x: S::F32) -> S::F32 {
 pub(crate) fn ln_1p_nonnegative<S: Simd>(s: S, x: S::F32) -> S::F32 {
     let one = s.splat(1.0);
     let u = s.add(one, x);
-    // ln(1 + x) = ln u + ln((1 + x) / u), and the second is what the sum lost, relative to it
+    // ln(1 + x) = ln u + ln((1 + x) / u), and the second term is what the sum lost, relative to u
     let lost = s.div(s.sub(x, s.sub(u, one)), u);
     // u = m · 2ⁿ with m between √½ and √2; halved first, so that 2⁻ⁿ stays normal
     let n = s.exponent(u);

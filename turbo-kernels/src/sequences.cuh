@@ -1,5 +1,5 @@
-// Where the sequences of a batch lie among rows: the twin of `sequences.rs`. Lengths are known on the device alone and were
-// not checked; whatever they say, only rows that exist are named.
+// The places of a batch's sequences among rows: the twin of `sequences.rs`. Lengths are known only on the device and
+// were not checked; whatever they say, only rows that exist are used.
 
 constexpr unsigned PACKED = 0xffffffffu;
 
@@ -27,7 +27,7 @@ struct Sequences {
     return Tokens{first, end > first ? end - first : 0};
   }
 
-  // The place of `row` in its sequence, `none` if it is padding. O(log batch_size).
+  // The position of `row` in its sequence, or `none` if it is padding. O(log batch_size).
   __device__ __forceinline__ unsigned position(unsigned row, unsigned none) const {
     if (padded_len != PACKED) {
       const unsigned position = row % padded_len;

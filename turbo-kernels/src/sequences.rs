@@ -15,7 +15,8 @@ impl<'a> Sequences<'a> {
     /// Checks the layout against itself and against `values`, which must be its rows times `row_len`.
     ///
     /// # Errors
-    /// [`KernelError::Size`] for a layout that contradicts itself, [`KernelError::Length`] for other values.
+    /// [`KernelError::Size`] for a layout that contradicts itself, [`KernelError::Length`] for another number of
+    /// values.
     pub(crate) fn checked(
         kernel: &'static str,
         layout: Layout<&'a [u32]>,

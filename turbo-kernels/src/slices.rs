@@ -1,8 +1,8 @@
 //! The row kernels as plain functions: slices in, slices out, one thread, no device and no queue.
 //!
-//! Matrices are row-major. A row has the bits that a [`crate::Cpu`] with default options gives it: vector instructions are
-//! those that `TURBO_CPU` names when one of these functions is first called, else the best of the machine. A name that
-//! such a device refuses counts as none here.
+//! Matrices are row-major. A row has the bits that a [`crate::Cpu`] with default options gives it: the vector
+//! instructions are those that `TURBO_CPU` names when one of these functions is first called, or else the best of the
+//! machine. A name that such a device refuses counts as none here.
 //!
 //! ```
 //! use turbo_kernels::{Activation, norm::NormWeights, slices};

@@ -7,22 +7,22 @@ use crate::{Columns, simd::Simd};
 /// Values of a cache line.
 pub(super) const LINE: usize = 16;
 
-/// A head of keys and of values in some rows. Each row lies in a page of its own, so the hardware prefetcher does not
-/// fetch it, and all of them at once would stall the core.
+/// The keys and values of one head in some rows. Each row lies in a page of its own, so the hardware prefetcher does
+/// not fetch it, and fetching all of them at once would stall the core.
 pub(super) struct Ahead {
     /// The next row of keys and of values.
     next: [*const f32; 2],
-    /// From one row to the next.
+    /// Values from one row to the next.
     strides: [usize; 2],
     /// Values of a row.
     head_dim: usize,
-    /// Of the row, where the next line begins.
+    /// Where the next line begins in the row.
     value: usize,
     rows: usize,
 }
 
 impl Ahead {
-    /// Head `head` of the rows `rows`.
+    /// What head `head` has in the rows `rows`.
     #[inline(always)]
     pub(super) fn new(
         columns: [Columns<&[f32]>; 2],

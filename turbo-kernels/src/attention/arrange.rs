@@ -1,6 +1,6 @@
 //! Rows of a head, arranged as the products read them: queries side by side, keys and values of bf16 in words.
 //!
-//! Each of these is a function of its own: inlined where they are used, their addresses would live in memory.
+//! Each of these is a function of its own: inlined where it is used, its addresses would live in memory.
 
 use super::{
     ahead::LINE,
@@ -14,19 +14,19 @@ use crate::{
     simd::{Kernel, Simd},
 };
 
-/// Rows that follow each other, as one head reads them.
+/// Consecutive rows, as one head reads them.
 #[derive(Clone, Copy)]
 pub(super) struct HeadRows<'a> {
     /// The first row and what follows.
     values: &'a [f32],
-    /// From one row to the next.
+    /// Values from one row to the next.
     stride: usize,
     pub(super) count: usize,
     pub(super) head_dim: usize,
 }
 
 impl<'a> HeadRows<'a> {
-    /// `count` rows from `first` on, of each the `head_dim` values of head `head`.
+    /// The `head_dim` values of head `head` in `count` rows from `first` on.
     #[inline(always)]
     pub(super) fn new(
         columns: Columns<&'a [f32]>,
@@ -45,11 +45,12 @@ impl<'a> HeadRows<'a> {
     }
 }
 
-/// Turns queries into lines of `VECTORS` vectors, with a query in each lane: of values, of words where products are of
-/// words, and with lines of 0 behind them where tile registers load whole runs. Lanes behind the last query hold anything.
+/// Turns queries into lines of `VECTORS` vectors, with a query in each lane: lines of values, or of words where
+/// products are of words, and behind them lines of 0 where tile registers load whole runs. Lanes behind the last query
+/// hold anything.
 pub(super) struct PackQueries<'a, const VECTORS: usize> {
     pub(super) rows: HeadRows<'a>,
-    /// From a query to that of the next head, which is prefetched.
+    /// The distance from a query to that of the next head, which is prefetched.
     pub(super) next: Option<isize>,
     /// `[head_dim][queries]`, or as many lines of words.
     pub(super) to: &'a mut [f32],
@@ -118,7 +119,8 @@ impl Kernel for PackKeys<'_> {
     }
 }
 
-/// Packs values, `[keys][whole vectors]`, 0 behind the last dimension; where products are of words, words of two keys.
+/// Packs values, `[keys][whole vectors]`, with 0 behind the last dimension; where products are of words, words of two
+/// keys.
 pub(super) struct PackValues<'a> {
     pub(super) rows: HeadRows<'a>,
     pub(super) to: &'a mut [f32],
@@ -155,10 +157,10 @@ impl Kernel for PackValues<'_> {
     }
 }
 
-/// More than what rounding to bf16 makes of the greatest values: 2¹²⁷ · (2 − 2⁻⁸) and more become infinite.
+/// More than rounding to bf16 enlarges a value: 2¹²⁷ · (2 − 2⁻⁸) and greater values become infinite.
 const GROWTH: f32 = 1.0 + 1.0 / 256.0;
 
-/// Whether all values are finite, also as what is multiplied.
+/// Whether all values are finite, and still are in the form that is multiplied.
 pub(super) struct AreFinite<'a>(pub(super) HeadRows<'a>);
 
 impl Kernel for AreFinite<'_> {

@@ -1,16 +1,16 @@
-// softmax(scale · q · kᵀ + bias) · v by multiply-adds of f32, for what the tensor cores do not take: f32, heads of
-// any size, addresses of any alignment. Stands behind tile.cuh.
+// softmax(scale · q · kᵀ + bias) · v by multiply-adds of f32, for inputs that the tensor cores do not take: f32, heads
+// of any size, addresses of any alignment. This file stands behind tile.cuh.
 //
-// A block of four warps has 32 queries of one head, a warp eight of them. It walks over tiles of 32 keys, counted
-// from the start of the sequence, which its warps read from shared memory. For scores a lane is a key, and each value
-// of it meets eight queries; for sums a lane is one to four columns of the result, and each value meets eight
-// weights. So what is read from shared memory is multiplied eight times. Greatest scores and totals go from tile to
-// tile (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
+// A block of four warps has 32 queries of one head, eight for each warp. It walks over tiles of 32 keys, counted from
+// the start of the sequence, which its warps read from shared memory. For scores, a lane is a key, and each of the
+// key's values meets eight queries; for sums, a lane is one to four columns of the result, and each value meets eight
+// weights. So each value read from shared memory is multiplied eight times. Greatest scores and totals are carried from
+// tile to tile (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
 //
-// What a row becomes depends on the keys that it sees alone: the others add nothing to it, be they NaN.
+// The result of a row depends only on the keys that it sees: the others add nothing to it, even if they are NaN.
 //
-// Heads of more than 128 columns are read in parts of 128, and a block makes 128 columns of the result, so the scores
-// are made once for each of them.
+// Heads of more than 128 columns are read in parts of 128, and a block computes 128 columns of the result, so the
+// scores are computed once for each such block.
 
 constexpr unsigned WARPS = 4;
 constexpr unsigned THREADS = 32 * WARPS;
@@ -18,7 +18,7 @@ constexpr unsigned WARP_ROWS = 8;
 constexpr unsigned TILE_ROWS = WARPS * WARP_ROWS;
 constexpr unsigned TILE_KEYS = 32;
 
-// Shared memory of a block whose parts of a head are of PART columns.
+// Shared memory of a block whose parts of a head have PART columns.
 template <unsigned PART>
 struct Shared {
   float k[TILE_KEYS][PART + 1];                 // a column of 32 keys lies in 32 banks
@@ -34,7 +34,8 @@ __device__ __forceinline__ void read_rows(const float* from, float (&v)[WARP_ROW
   for (int i = 0; i < WARP_ROWS; i += 4) load<4>(from + i, v + i);
 }
 
-// Rows of `width` columns become rows of PART in shared memory, STRIDE apart, 0 where there is no row or no column.
+// Copies rows of `width` columns to rows of PART in shared memory, STRIDE apart, with 0 where there is no row or
+// column.
 template <unsigned PART, unsigned STRIDE, class T>
 __device__ __forceinline__ void load_keys(float* to, const T* from, unsigned stride, unsigned rows, unsigned width) {
   for (unsigned i = threadIdx.x; i < TILE_KEYS * PART; i += THREADS) {
@@ -44,7 +45,7 @@ __device__ __forceinline__ void load_keys(float* to, const T* from, unsigned str
   }
 }
 
-// The same for queries, eight of a warp side by side.
+// The same for queries, with the eight of a warp side by side.
 template <unsigned PART, class T>
 __device__ __forceinline__ void load_queries(float (&to)[WARPS][PART][WARP_ROWS], const T* from, unsigned stride,
                                              unsigned rows, unsigned width) {
@@ -56,8 +57,8 @@ __device__ __forceinline__ void load_queries(float (&to)[WARPS][PART][WARP_ROWS]
   }
 }
 
-// sums[row][i] += weights of the row · column 32 · i + lane of `v`, over the keys that are `seen` of the row; `all`
-// of them if so. Every lane has the same row and key at a time, so what is not seen is not touched.
+// sums[row][i] += weights of the row · column 32 · i + lane of `v`, over the keys that the row sees, or over all of
+// them if `all`. All lanes have the same row and key at a time, so unseen keys are not touched.
 template <int COLUMNS>
 __device__ __forceinline__ void add_values(const float (&weights)[TILE_KEYS][WARP_ROWS],
                                            const float (&v)[TILE_KEYS][32 * COLUMNS], Keys any, bool all,
@@ -190,8 +191,8 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Shared<32 * CO
     attend<PART / 32>(problem, *reinterpret_cast<Shared<PART>*>(shared));          \
   }
 
-// By the most columns of a part of a head; with the blocks that a multiprocessor's registers have room for. A device
-// stores one type, so Rust adds the line of that type: INSTANCES(f32, float).
+// Instances by the most columns of a part of a head, with the number of blocks that fit a multiprocessor's registers. A
+// device stores one type, so Rust adds the line of that type: INSTANCES(f32, float).
 #define INSTANCES(TYPE, T)    \
   ATTENTION(TYPE, T, 32, 4)   \
   ATTENTION(TYPE, T, 64, 4)   \

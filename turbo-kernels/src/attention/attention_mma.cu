@@ -1,14 +1,14 @@
 // softmax(scale · q · kᵀ + bias) · v on the tensor cores, for 16-bit values in heads of 32, 64 or 128 columns that
-// begin at multiples of 16 bytes: by the instructions that compute capability 8.0 has. Stands behind rows.cuh.
+// begin at multiples of 16 bytes: by the instructions of compute capability 8.0. This file stands behind rows.cuh.
 //
-// A block has a tile of queries of one head, a warp 16 or 32 of them, all in registers: queries, greatest scores,
-// totals and sums never leave them. Keys and values come in tiles of 64, counted from the start of the sequence, by
-// copies that run while the tile before is computed; two tiles are on their way at the start, so a sequence of up to
-// 128 tokens waits once. With 32 queries, what a warp reads of keys and values from shared memory serves two
-// products: without that, reading and not multiplying would set the time.
+// A block has a tile of queries of one head, 16 or 32 for each warp, all in registers: queries, greatest scores, totals
+// and sums never leave them. Keys and values come in tiles of 64, counted from the start of the sequence, by copies
+// that run while the tile before is computed. Two tiles are on their way at the start, so a sequence of up to 128
+// tokens waits once. With 32 queries, each key and value that a warp reads from shared memory serves two products:
+// otherwise reading, rather than multiplying, would determine the time.
 //
-// Short sequences need no kernel of their own: with tiles of 128 queries a block has the whole of one, and reads its
-// keys and values once.
+// Short sequences need no separate kernel: with tiles of 128 queries a block has a whole sequence, and reads its keys
+// and values once.
 
 constexpr unsigned STAGES = 2;
 
@@ -19,12 +19,12 @@ struct Stage {
   uint4 v[TILE_CHUNKS<D>];
 };
 
-// A head of the keys and values of a sequence.
+// One head of a sequence's keys and values.
 template <class T, int D>
 struct Sources {
   Source<T, D> k, v;
 
-  // Begins to copy the tile from position `start` on, or nothing if there is none: one group of copies either way.
+  // Begins to copy the tile from position `start` on, or nothing if there is none: in both cases one group of copies.
   __device__ __forceinline__ void begin_copy(Stage<D>* stages, unsigned start) const {
     if (start < k.end) {
       Stage<D>& stage = stages[start / TILE_KEYS % STAGES];
@@ -94,7 +94,7 @@ __device__ __forceinline__ void multiply_values(Rows<T, D, M>& rows, const Score
   }
 }
 
-// Adds the keys of a tile. WHOLE: each row sees each key.
+// Adds the keys of a tile. WHOLE: every row sees every key.
 template <bool WHOLE, class T, int D, int M>
 __device__ __forceinline__ void add_keys(Rows<T, D, M>& rows, const Stage<D>& stage, const Seen& seen) {
   Scores scores[M];
@@ -132,7 +132,7 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Stage<D>* stag
   const Keys of_warp = seen_by_any(problem, tile.first + warp_first, queries, tile.keys.count);
   const u64 query_row = static_cast<u64>(tile.query_row) + warp_first;
   Rows<T, D, M> rows;
-  // greater products are greater scores once a negative scale has turned signs
+  // with the signs turned for a negative scale, greater products are greater scores
   rows.begin(problem.q + query_row * problem.q_stride + tile.head * D, problem.q_stride, queries, problem.scale < 0.0f);
 
   // biases of two tiles lie behind the stages, by distance: one is written while the other is read
@@ -191,9 +191,9 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Stage<D>* stag
     attend<D, M>(problem, reinterpret_cast<Stage<D>*>(shared));         \
   }
 
-// By the columns of a head and the fragments of 16 queries of a warp; with the most threads of a block, and how many
-// such blocks have room in a multiprocessor's registers. A device stores one type, so Rust adds the line of that
-// type.
+// Instances by the columns of a head and the fragments of 16 queries of a warp, with the most threads of a block and
+// the number of such blocks that fit a multiprocessor's registers. A device stores one type, so Rust adds the line of
+// that type.
 #define INSTANCES(TYPE, T)           \
   ATTENTION(TYPE, T, 32, 1, 128, 4)  \
   ATTENTION(TYPE, T, 32, 2, 128, 2)  \

@@ -1,24 +1,24 @@
 // softmax(scale · q · kᵀ + bias) · v on the tensor cores, for 16-bit values in heads of 32, 64 or 128 columns that
-// begin at multiples of 16 bytes: by the products of compute capability 9.0, which read keys and values from shared
-// memory by themselves. Stands behind wgmma.cuh and rows.cuh.
+// begin at multiples of 16 bytes: by the products of compute capability 9.0, which read keys and values directly from
+// shared memory. This file stands behind wgmma.cuh and rows.cuh.
 //
-// A block is four warps with 64 queries of one head. It computes the weights of a tile of 64 keys while the values of
-// the tile before are multiplied, and the keys of the tile after and the values of its own are copied:
+// A block is four warps with 64 queries of one head. While it computes the weights of a tile of 64 keys, the values of
+// the tile before are multiplied, and the keys of the next tile and the values of its own are copied:
 //
 //   copies     keys 0 │ keys 1, values 0 │ keys 2, values 1 │ keys 3, values 2 │ …
 //   products          │ scores 0         │ scores 1, sums 0 │ scores 2, sums 1 │ …
 //   registers         │        weights 0 │        weights 1 │        weights 2 │ …
 //
-// Four such blocks have room in a multiprocessor, two with heads of 128 columns, so that some multiply while others
-// compute exponentials. What was slower on an H200: 128 queries of a block, be it in twice the warps or twice the
-// registers; three blocks with more registers each; several heads of a block, one after another; more tiles on their way.
+// Four such blocks fit a multiprocessor, or two with heads of 128 columns, so that some multiply while others compute
+// exponentials. Slower on an H200: blocks of 128 queries, with twice the warps or twice the registers; three blocks
+// with more registers each; several heads for each block, one after another; more tiles on their way.
 //
 // Source: Shah et al., FlashAttention-3 (2024), section 3.2. Departs from it: the warps that compute also copy.
 
 constexpr unsigned BLOCK = 128, TILE_ROWS = 64;
 constexpr unsigned RING = 2;
 
-// Columns of a head that lie side by side in shared memory, and their bytes.
+// The columns of a head that lie side by side in shared memory, and their bytes.
 template <int D>
 constexpr unsigned PART = D < 64 ? D : 64;
 template <int D>
@@ -31,7 +31,7 @@ struct Tiles {
   uint4 v[RING][TILE_CHUNKS<D>];
 };
 
-// A thread's part in copying a head of the keys or values of a sequence, tile by tile: 16 bytes of every ROWS-th row.
+// A thread's part in copying one head of a sequence's keys or values, tile by tile: 16 bytes of every ROWS-th row.
 template <class T, int D>
 struct Copier {
   static constexpr unsigned ROWS = BLOCK / (D / 8);
@@ -89,11 +89,11 @@ __device__ __forceinline__ void begin_sums(Rows<T, D, 1>& rows, const unsigned (
 
 // ---- a tile of queries ----------------------------------------------------------------------------------------------
 
-// A value that all lanes of the warp have. Said to the compiler, which otherwise takes branches by it for divergent, and
-// then lets each product end before the next begins.
+// A value that is the same in all lanes of the warp. This tells the compiler so, which otherwise takes branches on the
+// value for divergent, and then lets each product end before the next begins.
 __device__ __forceinline__ unsigned of_warp(unsigned value) { return __shfl_sync(FULL_WARP, value, 0); }
 
-// BIASED: there are biases. A kernel without knows nothing of them: their logarithms would be computed all the same,
+// BIASED: there are biases. A kernel without biases has no code for them: their logarithms would be computed anyway,
 // before the first tile.
 template <int D, bool BIASED, class T>
 __device__ __forceinline__ void attend(const Problem<T>& problem, Tiles<D>& tiles) {
@@ -120,7 +120,7 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Tiles<D>& tile
   const Keys whole = seen_by_each(problem, tile.first + warp_first, queries, tile.keys.count);
   const u64 query_row = static_cast<u64>(tile.query_row) + warp_first;
   Rows<T, D, 1> rows;
-  // greater products are greater scores once a negative scale has turned signs
+  // with the signs turned for a negative scale, greater products are greater scores
   rows.begin(problem.q + query_row * problem.q_stride + tile.head * D, problem.q_stride, queries, problem.scale < 0.0f);
 
   Seen seen;
@@ -147,7 +147,8 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Tiles<D>& tile
   Scores scores;
   unsigned weights[GROUPS][4];
   float factors[2];
-  // scores of the tile from `start` on become weights; whether sums then have to be multiplied by `factors`
+  // turns the scores of the tile from `start` on into weights; returns whether sums then have to be multiplied by
+  // `factors`
   const auto weigh = [&](unsigned start) {
     seen.start = start;
     if constexpr (BIASED) {
@@ -224,8 +225,8 @@ __device__ __forceinline__ void attend(const Problem<T>& problem, Tiles<D>& tile
     attend<D, BIASED>(problem, *reinterpret_cast<Tiles<D>*>(shared));                           \
   }
 
-// By the columns of a head, without and with biases; with how many such blocks have room in a multiprocessor's
-// registers. A device stores one type, so Rust adds the line of that type.
+// Instances by the columns of a head, without and with biases, with the number of such blocks that fit a
+// multiprocessor's registers. A device stores one type, so Rust adds the line of that type.
 #define INSTANCES(TYPE, T)                           \
   ATTENTION(TYPE##_wgmma_32, T, 32, false, 4)        \
   ATTENTION(TYPE##_wgmma_64, T, 64, false, 4)        \

@@ -16,13 +16,13 @@ use crate::{
 /// Rows of a run: enough that packing keys and values (once per run, head and sequence) is a small part of it, few
 /// enough that a thread whose core was taken holds up little.
 const LEAST_ROWS: usize = 64;
-/// Pieces per thread, if the rows allow: what evens out threads that are not equally fast.
+/// Pieces per thread, if the rows allow: enough to even out threads that are not equally fast.
 const PIECES_PER_THREAD: usize = 4;
 /// Pieces per thread, if heads can be kept together: a head is prefetched while the one before it is computed.
 const MOST_PIECES_PER_THREAD: usize = 32;
 /// Multiply-adds that are worth a piece: a microsecond or two.
 const PIECE_WORK: usize = 1 << 16;
-/// What a row costs beside its keys, in keys.
+/// What a row costs besides its keys, in keys.
 const KEYS_PER_ROW: usize = 16;
 
 const NAME: &str = "attention";
@@ -59,7 +59,7 @@ impl Attention for Cpu {
             |piece, scratch, bias| {
                 let (run, part) = (cut.run(piece / parts), piece % parts);
                 let heads = part * cut.heads..num_heads.min((part + 1) * cut.heads);
-                // a thread's next piece is the one before, so heads follow each other across pieces
+                // a thread goes through pieces in descending order, so heads follow each other across pieces
                 for head in heads.clone().rev() {
                     let is_first = head + 1 == heads.end;
                     let next = head.checked_sub(1);
@@ -127,19 +127,20 @@ impl<'a> AttentionCut<'a> {
         let AttentionShape { num_heads, head_dim, mask, queries, .. } = shape;
         let rows = shape.query_rows(&sequences);
         let wanted = (PIECES_PER_THREAD * threads).div_ceil(num_heads);
-        // several short sequences, or one: the heads of its rows lie in the same pages, and are read one after another
+        // a run has several short sequences, or one: the heads of its rows lie in the same pages, and are read one
+        // after another
         let (least, most) = match queries {
             Queries::All => (LEAST_ROWS, sequences.max_seq_len().clamp(LEAST_ROWS, MOST_QUERY_ROWS)),
             Queries::First | Queries::Last => (1, MOST_QUERY_ROWS),
         };
         let rows_of_run = rows.div_ceil(wanted).clamp(least, most);
-        // even ones: 520 rows are twice 260, not 512 and 8
+        // equally long runs: 520 rows are twice 260, not 512 and 8
         let rows_of_run = rows.div_ceil(rows.div_ceil(rows_of_run));
         let runs = rows.div_ceil(rows_of_run);
         let keys = KEYS_PER_ROW + mask.most_visible(rows_of_run, sequences.max_seq_len());
         let work = [2, num_heads, head_dim, keys].into_iter().fold(rows_of_run, usize::saturating_mul);
         let most_parts = (MOST_PIECES_PER_THREAD * threads).div_ceil(runs).min(num_heads);
-        // as many for each thread, where there are a few
+        // equally many for each thread, if there are several
         let parts = (work / PIECE_WORK).next_multiple_of(threads).clamp(1, most_parts);
         Self { sequences, queries, rows, rows_of_run, runs, heads: num_heads.div_ceil(parts) }
     }
@@ -148,8 +149,8 @@ impl<'a> AttentionCut<'a> {
         self.start(run)..self.start(run + 1)
     }
 
-    /// The first row of a run, moved to the start of its sequence unless that is longer than a run: keys and values of
-    /// a sequence that two runs share are rearranged twice.
+    /// The first row of a run, moved to the start of its sequence unless the sequence is longer than a run: keys and
+    /// values of a sequence that two runs share are arranged twice.
     fn start(&self, run: usize) -> usize {
         let row = run * self.rows_of_run;
         if row >= self.rows {
@@ -306,8 +307,8 @@ mod tests {
         }
     }
 
-    /// What a row sees is all that it depends on, to the bit: under a causal mask the tokens before it, within a window
-    /// those around it, and how far it is into its sequence only by whole vectors or registers.
+    /// A row depends on nothing but what it sees, to the bit: under a causal mask the tokens before it, within a window
+    /// those around it. How far it is into its sequence matters only by whole vectors or registers.
     #[test]
     fn rows_of_eight_thousand_tokens_depend_on_what_they_see() {
         const ROW: usize = 3 * 16;

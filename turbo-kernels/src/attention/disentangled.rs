@@ -1,10 +1,10 @@
-//! Disentangled attention (He et al., "DeBERTa", ICLR 2021, section 3.1): beside what a query and a key score with each
-//! other, the query scores with where the key is, and the key with where the query is.
+//! Disentangled attention (He et al., "DeBERTa", ICLR 2021, section 3.1): besides the score of a query with a key,
+//! there is a score of the query with the key's position, and one of the key with the query's position.
 //!
-//! Both are products with a row for each relative position, and there are few of these. So they are computed for a whole
-//! batch before attention begins, and attention picks from them: of the query's scores one for each key, of the key's
-//! scores one for each query. Along a row of keys the position falls by one, or stays, where distances share it; some
-//! configurations pass positions over, too.
+//! Both are products with a row for each relative position, and there are few of these. So they are computed for a
+//! whole batch before attention begins, and attention picks from them: one of the query's scores for each key, and one
+//! of the key's scores for each query. Along a row of keys the position falls by one, or stays where distances share
+//! it; some configurations also skip positions.
 
 use std::ops::Range;
 
@@ -13,18 +13,18 @@ use crate::{
     simd::{Kernel, Simd},
 };
 
-/// How a distance chooses one of `2 · span` relative positions: those of keys before the query count up from the middle,
-/// those of keys behind it down.
+/// How a distance chooses one of `2 · span` relative positions: they count up from the middle for keys before the
+/// query, and down for keys behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PositionBuckets {
     /// Positions on either side; 2²³ at most.
     pub span: usize,
-    /// Distances from here on have the last position of their side, and those beyond half of the span share the others by
-    /// their logarithm. `None`: each distance has a position of its own, as far as there are positions.
+    /// Distances from here on have the last position of their side, and those beyond half of the span share the others
+    /// by their logarithm. With `None`, each distance has a position of its own, as far as there are positions.
     pub max_distance: Option<usize>,
 }
 
-/// f32, in which a GPU's threads tell each other of positions, holds all whole numbers up to twice this.
+/// A GPU's threads exchange positions as f32, which holds all whole numbers up to twice this.
 const MOST_SPAN: usize = 1 << 23;
 
 impl PositionBuckets {
@@ -34,12 +34,12 @@ impl PositionBuckets {
         self.span.saturating_mul(2)
     }
 
-    /// The position of a key `distance` tokens behind its query (before it, if negative). What is farther than there are
-    /// positions has the last one of its side.
+    /// The position of a key `distance` tokens behind its query (before it, if negative). Distances beyond the
+    /// positions have the last one of their side.
     ///
-    /// As the published models were trained, the steps of the logarithm are rounded to f32.
+    /// The steps of the logarithm are rounded to f32, as they were when the published models were trained.
     ///
-    /// For numbers that [`Self::check`] refuses it is a position that means nothing.
+    /// If [`Self::check`] refuses the numbers, the position means nothing.
     #[must_use]
     pub fn position(self, distance: isize) -> usize {
         let steps = self.steps(distance.unsigned_abs()).min(self.span);
@@ -56,14 +56,14 @@ impl PositionBuckets {
         exact.saturating_add((part * exact.saturating_sub(1) as f32).ceil() as usize)
     }
 
-    /// All positions of keys and queries of a sequence of `len` tokens.
+    /// All positions that keys and queries of a sequence of `len` tokens have to each other.
     #[must_use]
     pub fn within(self, len: usize) -> Range<usize> {
         let most = isize::try_from(len.saturating_sub(1)).unwrap_or(isize::MAX);
         self.position(most)..self.count().min(self.position(-most).saturating_add(1))
     }
 
-    /// Whether distances can have such positions.
+    /// Whether distances can have positions with these numbers.
     ///
     /// # Errors
     /// [`KernelError::Size`] with the name of `kernel`.
@@ -84,25 +84,25 @@ impl PositionBuckets {
     }
 }
 
-/// The scores with positions, and the position of every distance: finding one takes a logarithm.
+/// The scores with positions, and the position of every distance, because finding one takes a logarithm.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ByPosition<'a> {
     /// `[rows, num_heads · count]`.
     of_queries: &'a [f32],
     of_keys: &'a [f32],
     num_heads: usize,
-    /// Positions.
+    /// The number of positions.
     count: usize,
-    /// That of each distance from `reach` keys behind a query to as many before it, so that they do not fall; numbers in the
-    /// bits of f32.
+    /// The position of each distance, from `reach` keys behind a query to as many before it, so that positions do not
+    /// fall; whole numbers in the bits of f32.
     positions: &'a [f32],
     reach: usize,
-    /// Whether no position is more than one behind the next. Where the logarithm of few distances has many positions, some
-    /// are passed over.
+    /// Whether no position is skipped: none is more than one behind the next. Where the logarithm of few distances has
+    /// many positions, some are skipped.
     passes_none: bool,
 }
 
-/// Lanes behind the last query of a block have distances too.
+/// The most lanes of a block, of which those behind the last query have distances too.
 const MOST_LANES: usize = 32;
 
 /// Where queries and keys that meet lie.
@@ -111,7 +111,7 @@ pub(crate) struct Meeting {
     pub(crate) head: usize,
     /// The row of the first query, and its position in the sequence.
     pub(crate) query: (usize, usize),
-    /// Of the first key.
+    /// The row of the first key, and its position in the sequence.
     pub(crate) key: (usize, usize),
 }
 
@@ -121,7 +121,7 @@ impl<'a> ByPosition<'a> {
         2 * (most_rows + MOST_LANES) + 1
     }
 
-    /// Of checked scores; `scratch` has exactly the values it needs.
+    /// From checked scores; `scratch` has exactly the values it needs.
     pub(crate) fn new(
         buckets: PositionBuckets,
         [of_queries, of_keys]: [&'a [f32]; 2],
@@ -145,12 +145,12 @@ impl<'a> ByPosition<'a> {
         }
     }
 
-    /// What the query of this row scores with each position.
+    /// The scores of this row's query with each position.
     fn of_query(&self, row: usize, head: usize) -> &'a [f32] {
         &self.of_queries[(row * self.num_heads + head) * self.count..][..self.count]
     }
 
-    /// What the key of this row scores with each position.
+    /// The scores of this row's key with each position.
     fn of_key(&self, row: usize, head: usize) -> &'a [f32] {
         &self.of_keys[(row * self.num_heads + head) * self.count..][..self.count]
     }
@@ -174,10 +174,10 @@ impl<'a> ByPosition<'a> {
     }
 }
 
-/// Of consecutive distances, at least one.
+/// The positions of consecutive distances, at least one.
 struct Positions<'a> {
     each: &'a [f32],
-    /// As [`ByPosition`] has it.
+    /// As in [`ByPosition`].
     passes_none: bool,
 }
 
@@ -187,8 +187,8 @@ impl Positions<'_> {
         self.each.iter().map(|position| position.to_bits() as usize)
     }
 
-    /// From the first to the last, where every distance has its own. Where positions are passed over, one that is shared
-    /// may make up for one that is not there, so there the answer is always none.
+    /// The positions from the first to the last, if every distance has its own. Where positions are skipped, one that
+    /// is shared may make up for a skipped one, so there the answer is always none.
     #[inline(always)]
     fn as_range(&self) -> Option<Range<usize>> {
         let others = self.each.len() - 1;
@@ -226,8 +226,8 @@ impl Kernel for WriteBiases<'_> {
 }
 
 impl WriteBiases<'_> {
-    /// From the last key to the first positions do not fall, and rise by one where distances have positions of their own:
-    /// then a query's scores are read where they lie.
+    /// From the last key to the first, positions do not fall, and they rise by one where distances have positions of
+    /// their own: there a query's scores are read where they lie.
     #[inline(always)]
     fn write_of_queries<S: Simd>(&mut self, s: S) {
         let Meeting { head, query: (row, position), key: (_, key) } = self.meeting;
@@ -254,7 +254,7 @@ impl WriteBiases<'_> {
         }
     }
 
-    /// Likewise along the queries.
+    /// The same along the queries.
     #[inline(always)]
     fn add_of_keys<S: Simd>(&mut self, s: S) {
         let Meeting { head, query: (_, position), key: (row, key) } = self.meeting;

@@ -6,27 +6,28 @@
 //! values  ─ as they lie ▶ [keys][head_dim] · weights, a query to a row ─▶ sums [rows][head_dim] ─▶ / totals
 //! ```
 //!
-//! Keys and values of f32 are read where they lie: to copy them took as long as a product of a short sequence, and of a long
-//! one copies take what products of packed keys and values gain. They are packed where products want words of two
-//! bf16, and values also where heads do not end with a vector.
+//! Keys and values of f32 are read where they lie: copying them took as long as a product of a short sequence, and for
+//! a long one copies cost what products of packed keys and values gain. Both are packed where products take words of
+//! two bf16, and values also where a head does not end with a whole vector.
 //!
-//! Stretches of keys come in their order, and every block of queries sees each: a stretch meets a block in strips, the
-//! keys of one product. Its keys, values and weights stay in the caches, however long the sequence is, and memory is
-//! bounded. Where a sequence is longer than a stretch, sums wait in scratch for the next one (see [`super::weights`]).
+//! Stretches of keys come in their order, and every block of queries sees each of them. A stretch meets a block in
+//! strips, a strip being the keys of one product. The keys, values and weights of a stretch stay in the caches, however
+//! long the sequence is, and memory is bounded. Where a sequence is longer than a stretch, sums wait in scratch for the
+//! next one (see [`super::weights`]).
 //!
-//! While a block's weights are computed, its share of the next stretch is prefetched, or of the first one of the next
-//! head: all stretches of a long sequence at once would drive each other out of the second-level cache, in
-//! which rows that are whole pages apart share a few places.
+//! While a block's weights are computed, its share of the next stretch is prefetched, or of the first stretch of the
+//! next head. All stretches of a long sequence at once would drive each other out of the second-level cache, in which
+//! rows that are whole pages apart share a few places.
 //!
-//! Every score is one chain of fused multiply-adds over ascending `k`, every sum one over ascending keys, continued
-//! from stretch to stretch; lanes never meet. Where one query of a block sees a key that another does not, the other's
-//! weight is 0, which adds nothing to a sum, as long as values are finite. Where some value is not, or would not be as
-//! a bf16 that is multiplied, rows go one by one, each over its own keys.
+//! Every score is one chain of fused multiply-adds over ascending `k`, and every sum is one over ascending keys,
+//! continued from stretch to stretch; lanes never mix. Where one query of a block sees a key that another does not, the
+//! other's weight is 0, which adds nothing to a sum as long as values are finite. If a value is not finite, or would
+//! not be once rounded to the bf16 that is multiplied, rows go one by one, each over its own keys.
 //!
-//! On an instruction set of bf16 dot products the operands of both products are words of two bf16: of a query or key
-//! two dimensions, of weights and values two keys, counted from the first of a stretch. Everything between is f32.
-//! Where there are tile registers, both products are theirs ([`super::tiled`]), and what adds up in them at once is a
-//! link of these chains.
+//! On an instruction set with bf16 dot products, the operands of both products are words of two bf16: two dimensions of
+//! a query or a key; two keys, counted from the first of a stretch, of weights and values. Everything between is f32.
+//! With tile registers, both products use them ([`super::tiled`]), and what they add up at once is a link of these
+//! chains.
 
 use std::ops::Range;
 
@@ -48,11 +49,11 @@ use crate::{
 
 /// Lanes of the longest vectors.
 const MOST_LANES: usize = MOST_QUERIES / 2;
-/// Rows of queries that go through a stretch of keys together, at most.
+/// The most rows of queries that go through a stretch of keys together.
 pub(super) const MOST_QUERY_ROWS: usize = 512;
 /// The second value of a word of two bf16.
 const LOWER_HALF: i32 = 0xffff;
-/// Keys of a stretch: its weights take a third of a first-level cache, and with twice as many nothing was faster.
+/// Keys of a stretch: its weights take a third of a first-level cache, and twice as many made nothing faster.
 const STRETCH_KEYS: usize = 128;
 /// Keys of a stretch under a window, which sees little of any stretch.
 const WINDOW_STRETCH_KEYS: usize = 64;
@@ -75,22 +76,22 @@ pub(super) struct Head<'a> {
     pub(super) out: SharedMut<'a, f32>,
 }
 
-/// Scratch of some rows of queries, cut up.
+/// Scratch of some rows of queries, cut into its parts.
 struct Scratch<'a> {
-    /// Blocks of queries, of `[head_dim][lanes]`, or of words, each in [`query_lines`].
+    /// Blocks of queries, `[head_dim][lanes]` of values or fewer lines of words, each in [`query_lines`] lines.
     queries: &'a mut [f32],
     /// Strips, one after another, where keys are packed.
     keys: &'a mut [f32],
-    /// `[keys][whole vectors]`, where values are packed; for tile registers as [`tiled::PackColumns`] packs them, and behind
-    /// that sums and values for one query.
+    /// `[keys][whole vectors]`, where values are packed; with tile registers, as [`tiled::PackColumns`] packs them, and
+    /// behind that the sums and values for one query.
     values: &'a mut [f32],
     /// `[keys][lanes]`.
     weights: &'a mut [f32],
-    /// By distance; or `[keys][lanes]`, and behind that what a square of queries gathers.
+    /// By distance; or `[keys][lanes]`, and behind that the values that a square of queries gathers.
     biases: &'a mut [f32],
     /// Greatest scores and totals of each block.
     states: &'a mut [f32],
-    /// `[rows][whole vectors]`; of tile registers `[dimensions][lanes]` of each block.
+    /// `[rows][whole vectors]`; with tile registers `[dimensions][lanes]` for each block.
     sums: &'a mut [f32],
 }
 
@@ -126,7 +127,7 @@ pub(super) fn scratch_values(head_dim: usize) -> usize {
     Scratch::sizes(head_dim).into_iter().sum()
 }
 
-/// Keys of a product at most.
+/// The most keys of a product.
 #[inline(always)]
 fn keys_of_product<S: Simd>() -> usize {
     if S::TILES { TILES_SIDE } else { held_rows::<S>() }
@@ -138,7 +139,7 @@ fn is_wide<S: Simd>(queries: usize) -> bool {
     S::TILES || queries > S::LANES
 }
 
-/// Lines of a block of queries: tile registers load words of whole runs.
+/// Lines of a block of queries, at least a run: tile registers load words of whole runs.
 #[inline(always)]
 fn query_lines(head_dim: usize) -> usize {
     head_dim.max(RUN)
@@ -151,12 +152,12 @@ fn block_queries<S: Simd>() -> usize {
 }
 
 impl Head<'_> {
-    /// Writes this head's columns of at most [`MOST_QUERY_ROWS`] rows, from `first_row` on in queries and result: those
-    /// at the positions `rows` of the sequence whose keys and values are the rows `tokens` (or in the padding behind
-    /// it).
+    /// Writes this head's columns of at most [`MOST_QUERY_ROWS`] rows, which begin at `first_row` in queries and
+    /// result: the rows at the positions `rows` of the sequence whose keys and values are the rows `tokens` (or in the
+    /// padding behind it).
     ///
     /// # Safety
-    /// While this runs, nothing else uses these columns of these rows of `out`.
+    /// Nothing else uses these columns of these rows of `out` while this runs.
     #[inline(always)]
     pub(super) unsafe fn attend<S: Simd>(
         &self,
@@ -190,7 +191,7 @@ impl Head<'_> {
         if seen.is_empty() {
             return;
         }
-        // SAFETY: nothing else multiplies by them on this thread while this runs.
+        // SAFETY: nothing else on this thread multiplies by tile registers while this runs.
         let mut registers = unsafe { TileRegisters::new(s) };
         for stretch in 0..stretches.count() {
             let (head, next) = if stretch + 1 < stretches.count() {
@@ -205,8 +206,8 @@ impl Head<'_> {
         }
     }
 
-    /// Blocks of `[head_dim][lanes]`, a query to a lane. Lanes behind the last query hold anything: their results are
-    /// not read.
+    /// Arranges queries in blocks of `[head_dim][lanes]`, a query to a lane. Lanes behind the last query hold anything:
+    /// their results are not read.
     #[inline(always)]
     fn arrange_queries<S: Simd>(&self, s: S, rows: Range<usize>, blocks: &mut [f32]) {
         let (head_dim, most) = (self.shape.head_dim, block_queries::<S>());
@@ -226,8 +227,8 @@ impl Head<'_> {
     }
 
     /// Prefetches what this head reads of some rows of queries, and of the keys and values of a sequence that begins at
-    /// row `tokens`. Each row lies in a page of its own, so the hardware prefetcher does not fetch it; fetched one by
-    /// one they would be most of the time of short sequences.
+    /// row `tokens`. Each row lies in a page of its own, so the hardware prefetcher does not fetch it; fetching rows
+    /// one by one would take most of the time of short sequences.
     #[inline(always)]
     fn prefetch_own<S: Simd>(&self, s: S, queries: Range<usize>, tokens: usize, keys: Range<usize>) {
         for row in queries {
@@ -252,7 +253,7 @@ impl Head<'_> {
         Ahead::new([self.k, self.v], self.shape.kv_head(head), self.shape.head_dim, rows)
     }
 
-    /// Whether the values of a key are whole vectors of the product, so that they need not be packed.
+    /// Whether the values of a key fill whole vectors of the product, so that they need not be packed.
     #[inline(always)]
     fn values_are_lines<S: Simd>(&self) -> bool {
         !S::DOT_BF16 && self.shape.head_dim.is_multiple_of(S::LANES)
@@ -264,7 +265,7 @@ impl Head<'_> {
     }
 }
 
-/// The keys that some rows see, if there are any, in stretches that are counted from the start of the sequence.
+/// The keys that some rows see, if any, in stretches that are counted from the start of the sequence.
 #[derive(Clone, Copy)]
 struct KeyStretches {
     start: usize,
@@ -277,7 +278,7 @@ impl KeyStretches {
     fn new<S: Simd>(mask: AttentionMask, seen: Range<usize>) -> KeyStretches {
         let keys_of_stretch =
             if matches!(mask, AttentionMask::Window { .. }) { WINDOW_STRETCH_KEYS } else { STRETCH_KEYS };
-        // from such a key on that, whatever rows attend, the same two keys share a word, and the same words a register
+        // begins where, whatever rows attend, the same two keys share a word, and the same words a register
         let shared = if S::TILES { tiled::REGISTER_KEYS } else { 2 };
         KeyStretches { start: seen.start / shared * shared, end: seen.end, keys_of_stretch }
     }
@@ -308,10 +309,10 @@ struct QueryRows<'a> {
 }
 
 impl<'a> QueryRows<'a> {
-    /// Lets every block attend to the keys of one stretch, and prefetch its share of the rows that are read next.
+    /// Lets every block attend to the keys of one stretch, and prefetches its share of the rows that are read next.
     ///
     /// # Safety
-    /// While this runs, nothing else uses this head's columns of these rows of `out`.
+    /// Nothing else uses this head's columns of these rows of `out` while this runs.
     #[inline(always)]
     unsafe fn attend_to<S: Simd>(
         &self,
@@ -364,7 +365,7 @@ impl<'a> QueryRows<'a> {
         HeadRows::new(columns, self.head.kv_head(), head_dim, self.tokens.start + keys.start, keys.len())
     }
 
-    /// The answer of rows that see no key.
+    /// Writes the result of rows that see no key.
     ///
     /// # Safety
     /// As for [`QueryRows::attend_to`].
@@ -378,15 +379,15 @@ impl<'a> QueryRows<'a> {
     /// `len` of this head's columns from `column` on, in the row at position `row`.
     ///
     /// # Safety
-    /// The row is one of these, nothing else uses its columns of this head, and the last result is gone.
+    /// The row is one of these, nothing else uses its columns of this head, and no earlier result is still in use.
     #[inline(always)]
     unsafe fn out(&self, row: usize, column: usize, len: usize) -> &'a mut [f32] {
         // SAFETY: columns of this head, in a row that the caller promises.
         unsafe { self.head.out.slice(self.start_of_out(row, column), len) }
     }
 
-    /// Where `len` of this head's columns from `column` on begin, in the row at position `row`, and how far it is from
-    /// there to the next of `rows` rows: all of them are there.
+    /// Where `len` of this head's columns from `column` on begin, in the row at position `row`, and the distance to the
+    /// next row; all of `rows` rows are there.
     #[inline(always)]
     fn out_rows(&self, row: usize, rows: usize, column: usize, len: usize) -> (*mut f32, usize) {
         let AttentionShape { num_heads, head_dim, .. } = self.head.shape;
@@ -403,18 +404,18 @@ impl<'a> QueryRows<'a> {
     }
 }
 
-/// Queries that are lanes of one or two vectors, and a stretch of keys.
+/// Queries in the lanes of one or two vectors, and a stretch of keys.
 struct QueryBlock<'a> {
     query_rows: &'a QueryRows<'a>,
     /// Positions of the queries.
     rows: Range<usize>,
-    /// Which block of the rows.
+    /// The number of the block among those of the rows.
     number: usize,
     /// Positions of the keys.
     keys: Range<usize>,
-    /// How they are cut into strips.
+    /// How the keys are cut into strips.
     key_strips: TileRanges,
-    /// Whether some value is not finite and each row must keep to its own keys.
+    /// Whether some value is not finite, so that each row must keep to its own keys.
     by_row: bool,
 }
 
@@ -436,7 +437,7 @@ impl QueryBlock<'_> {
         if seen.is_empty() {
             return;
         }
-        // as many lines as a register takes words, though keys may be fewer
+        // at least as many lines as a register takes words, even where keys are fewer
         let lines = &mut scratch.weights[..self.keys.len().max(RUN) * VECTORS * S::LANES];
         let queries = &scratch.queries[self.number * block_queries::<S>() * query_lines(head_dim)..];
         let mut grid = ScoreGrid { lines, seen: seen.start - self.keys.start..seen.end - self.keys.start };
@@ -507,8 +508,8 @@ impl QueryBlock<'_> {
         s.call(WriteBiases { scores, meeting, queries, keys, to, line, gathered });
     }
 
-    /// Adds the values of the keys that the grid has weights of, where there are tile registers; `factors` are those of
-    /// [`Sums`].
+    /// Adds, by tile registers, the values of the keys for which the grid has weights; `before` and `inverses` are
+    /// those of [`Sums`].
     ///
     /// # Safety
     /// As for [`QueryRows::attend_to`].
@@ -546,7 +547,7 @@ impl QueryBlock<'_> {
             }
         };
         if self.by_row {
-            // each query by itself, with nothing of what it does not see
+            // each query by itself, with the keys hidden that it does not see
             let (of_query, shown) = spare.split_at_mut(of_block);
             let shown = &mut shown[..values.len()];
             for query in 0..self.rows.len() {
@@ -566,7 +567,7 @@ impl QueryBlock<'_> {
         }
     }
 
-    /// Those of the keys `seen` that one query sees.
+    /// The keys among `seen` that one query sees.
     fn visible(&self, query: usize, seen: &Range<usize>) -> Range<usize> {
         let QueryBlock { query_rows, rows, keys, .. } = self;
         let visible = query_rows.head.shape.mask.visible(rows.start + query, query_rows.tokens.len());
@@ -575,7 +576,7 @@ impl QueryBlock<'_> {
         if start < end { start..end } else { 0..0 }
     }
 
-    /// The values of the stretch: packed ones, or where they lie.
+    /// The values of the stretch, either packed or where they lie.
     #[inline(always)]
     fn values<'s, S: Simd>(&'s self, packed: &'s [f32]) -> Lines<'s> {
         let head = self.query_rows.head;
@@ -588,7 +589,7 @@ impl QueryBlock<'_> {
         Lines { values: &head.v.rows[first..], line: head.v.row_stride }
     }
 
-    /// Scores of the strips that hold a seen key; gives the greatest of each query over these strips.
+    /// Computes the scores of the strips that hold a seen key; gives the greatest of each query over these strips.
     #[inline(always)]
     fn score<S: Simd, const VECTORS: usize>(
         &self,
@@ -627,9 +628,9 @@ impl QueryBlock<'_> {
 
 /// Scores of `ROWS` keys with the queries in the lanes of `VECTORS` vectors.
 struct Score<'a, const VECTORS: usize, const ROWS: usize> {
-    /// A packed strip where products are of words, else the first key and what follows.
+    /// A packed strip where products are of words, otherwise the first key and what follows.
     keys: &'a [f32],
-    /// From one key to the next where they are not packed.
+    /// Values from one key to the next where keys are not packed.
     stride: usize,
     /// `[k][queries]`.
     queries: &'a [f32],
@@ -671,7 +672,7 @@ impl<const VECTORS: usize, const ROWS: usize> Kernel for Score<'_, VECTORS, ROWS
 struct Lines<'a> {
     /// The first line and what follows.
     values: &'a [f32],
-    /// From one line to the next.
+    /// Values from one line to the next.
     line: usize,
 }
 
@@ -681,7 +682,7 @@ struct Sums<'a> {
     /// `[keys][queries]`, lines of `line` values.
     weights: &'a [f32],
     line: usize,
-    /// Of the stretch of keys.
+    /// The values of the stretch of keys.
     values: Lines<'a>,
     /// Factors on what earlier stretches of keys left in `sums`, if there were any.
     before: Option<&'a [f32; MOST_QUERIES]>,
@@ -701,7 +702,7 @@ impl Sums<'_> {
         let QueryBlock { query_rows, rows, by_row, .. } = self.block;
         let head_dim = query_rows.head.shape.head_dim;
         let query_strips = EvenTiles::new(rows.len(), if *by_row { 1 } else { held_rows::<S>() }).ranges();
-        // by columns first: what all strips of queries read of values and weights stays in a first-level cache
+        // by columns first, so that what all strips of queries read of values and weights stays in a first-level cache
         for column in (0..head_dim).step_by(2 * S::LANES) {
             for queries in query_strips.clone() {
                 let keys = if *by_row { self.block.visible(queries.start, &seen) } else { seen.clone() };
@@ -716,7 +717,8 @@ impl Sums<'_> {
         }
     }
 
-    /// Adds the values of one key of a word to `sums`; the other is not for this query, and may not be finite.
+    /// Adds the values of one key of a word to `sums`; those of the other are not for this query, and may not be
+    /// finite.
     #[inline(always)]
     fn add_half<S: Simd, const VECTORS: usize>(
         &self,
@@ -758,7 +760,7 @@ impl<const VECTORS: usize, const ROWS: usize> Kernel for SumValues<'_, '_, VECTO
         let line = head_dim.next_multiple_of(S::LANES);
         // of all rows
         let first = rows.start - query_rows.rows.start + query;
-        // Addresses are seen once to lie where they should: looking at those of each row took 3 to 5 % of attention's time.
+        // Addresses are checked once for all rows: checking those of each row took 3 to 5 % of attention's time.
         let kept = &mut of.sums[first * line + column..];
         assert!(kept.len() >= (ROWS - 1) * line + VECTORS * S::LANES);
         let kept = kept.as_mut_ptr();
@@ -768,7 +770,7 @@ impl<const VECTORS: usize, const ROWS: usize> Kernel for SumValues<'_, '_, VECTO
             unrolled!(ROWS, row => {
                 let factor = s.splat(before[row]);
                 for (i, sum) in sums[row].iter_mut().enumerate() {
-                    // SAFETY: a vector of a row that was seen to be there.
+                    // SAFETY: a vector of a row that the assertion covers.
                     *sum = s.mul(unsafe { s.load_ptr(kept.add(row * line + i * S::LANES)) }, factor);
                 }
             });
@@ -789,7 +791,7 @@ impl<const VECTORS: usize, const ROWS: usize> Kernel for SumValues<'_, '_, VECTO
         if by_halves && keys.end % 2 == 1 {
             sums[0] = of.add_half(s, (keys.end / 2, query), column, !LOWER_HALF, sums[0]);
         }
-        // Row by row without a loop, for the reason that the products of weights have (see `gemm`): sums would live in memory.
+        // Row by row without a loop, as in the products of weights (see `gemm`): sums would otherwise live in memory.
         macro_rules! store {
             (|$sum:ident, $row:ident| $value:expr, $to:expr, $stride:expr) => {
                 unrolled!(ROWS, $row => {
@@ -805,7 +807,7 @@ impl<const VECTORS: usize, const ROWS: usize> Kernel for SumValues<'_, '_, VECTO
             return;
         };
         let inverses = &inverses[query..query + ROWS];
-        // adding 0 makes −0, which weights of 0 may or may not leave, one of both zeros
+        // weights of 0 may or may not leave −0; adding 0 makes both zeros the same
         let zero = s.splat(0.0);
         let width = (head_dim - column).min(VECTORS * S::LANES);
         let (to, stride) = query_rows.out_rows(rows.start + query, ROWS, column, width);

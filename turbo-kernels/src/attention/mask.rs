@@ -17,7 +17,7 @@ pub enum AttentionMask {
 }
 
 impl AttentionMask {
-    /// The positions below `keys` that position `row` sees. Both ends never fall as `row` grows.
+    /// The positions below `keys` that position `row` sees. Neither end falls as `row` grows.
     #[must_use]
     pub fn visible(self, row: usize, keys: usize) -> Range<usize> {
         match self {
@@ -38,7 +38,7 @@ impl AttentionMask {
         self.visible(rows.start, keys).start..self.visible(rows.end - 1, keys).end
     }
 
-    /// The most positions that `rows` consecutive ones see of `keys`.
+    /// The most positions of `keys` that `rows` consecutive ones see.
     pub(crate) fn most_visible(self, rows: usize, keys: usize) -> usize {
         match self {
             Self::Full | Self::Causal => keys,

@@ -33,12 +33,13 @@ pub struct AttentionShape {
     pub scale: f32,
     /// Which tokens a token attends to.
     pub mask: AttentionMask,
-    /// What the two products multiply: f32, or queries, keys, values and weights rounded to bfloat16 where the device
-    /// has fast instructions for that, and f32 where not (see [`crate::Cpu::computes`]). Sums and softmax are f32 always;
-    /// [`DType::Int8`] means [`DType::Bf16`].
+    /// The type in which the two products are computed: f32, or queries, keys, values and weights rounded to bfloat16
+    /// if the device has fast instructions for that, else f32 (see [`crate::Cpu::computes`]). Sums and softmax are
+    /// always f32; [`DType::Int8`] means [`DType::Bf16`].
     ///
-    /// Rounding moves a score by `δ = scale · Σ |q · k| / 2⁷` at most, so all weights of a row together by
-    /// `2 · tanh(δ/2)`, and a result, for which weights and values are rounded too, by `(e^δ − 1 + 2⁻⁷) · max |v|`.
+    /// Rounding moves a score by at most `δ = scale · Σ |q · k| / 2⁷`. So it moves all weights of a row together by at
+    /// most `2 · tanh(δ/2)`, and a result, for which weights and values are rounded too, by at most
+    /// `(e^δ − 1 + 2⁻⁷) · max |v|`.
     pub dtype: DType,
     /// Which tokens attend.
     pub queries: Queries,
@@ -51,9 +52,9 @@ impl AttentionShape {
     }
 }
 
-/// Which tokens of a sequence attend. A caller that reads one row of each sequence needs no other.
+/// Which tokens of a sequence attend. A caller that reads only one row of each sequence needs no other.
 ///
-/// A row that attends has the same bits whichever others do, where the device promises bits.
+/// Where the device promises bits, a row that attends has the same bits whichever others do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Queries {
     /// All of them: queries and results have the rows of keys and values.
@@ -74,11 +75,12 @@ pub trait Attention: Device {
     /// * `bias`: added to the scaled scores, by the distance from query to key.
     /// * `out`: `[rows, num_heads · head_dim]`.
     ///
-    /// Unless [`Queries::All`] attend, `q` and `out` have one row per sequence, `k` and `v` those of the layout.
+    /// Unless [`Queries::All`] attend, `q` and `out` have one row per sequence, while `k` and `v` have the rows of the
+    /// layout.
     ///
-    /// A token attends to tokens of its own sequence alone. In a padded layout rows of padding are computed too (their
-    /// values mean nothing), and no row attends to padding. Keys that a row does not see reach its values in no way, not
-    /// even as NaN, and cost nothing where its neighbours do not see them either; a row that sees no key is 0.
+    /// A token attends only to tokens of its own sequence. In a padded layout, rows of padding are computed too (their
+    /// values mean nothing), and no row attends to padding. Keys that a row does not see never affect its values, not
+    /// even as NaN, and cost nothing where its neighbours do not see them either. A row that sees no key is 0.
     ///
     /// # Errors
     /// [`KernelError::Length`] when the buffers do not fit the layout; [`KernelError::Size`] when heads do not divide,

@@ -5,13 +5,13 @@
 //! sums      weights, broadcast · values,  vectors         [queries][head_dim]
 //! ```
 //!
-//! Where there are tile registers both are [`super::tiled`] instead. Here every result is one chain of fused
-//! multiply-adds over ascending `k` in one lane of one register. Where bf16 are multiplied ([`Simd::DOT_BF16`]), a
-//! value is a word of two, and `k` counts words.
+//! With tile registers, both are [`super::tiled`] instead. Here every result is one chain of fused multiply-adds over
+//! ascending `k` in one lane of one register. Where bf16 are multiplied ([`Simd::DOT_BF16`]), a value is a word of two,
+//! and `k` counts words.
 
 use crate::{gemm::RUN, simd::Simd};
 
-/// Where the rows lie whose values are broadcast: value `k` of row `i` at `i · row + k % run · step + k / run · next`.
+/// Where the broadcast rows lie: value `k` of row `i` is at `i · row + k % run · step + k / run · next`.
 #[derive(Clone, Copy)]
 pub(super) struct RowOrder {
     row: usize,
@@ -39,7 +39,7 @@ impl RowOrder {
         RowOrder { row: 1, step: line, run: usize::MAX, next: 0 }
     }
 
-    /// Value `k` of row `row`.
+    /// The place of value `k` of row `row`.
     #[inline(always)]
     fn at(&self, row: usize, k: usize) -> usize {
         row * self.row + k % self.run * self.step + k / self.run * self.next
@@ -61,7 +61,7 @@ pub(super) fn multiply<S: Simd, const ROWS: usize, const VECTORS: usize>(
     if k == 0 {
         return sums;
     }
-    // in the packed order, the last value of the last row is behind all others; in the other too
+    // in the packed order the last value of the last row lies behind all others, and so it does in the other orders
     assert!(rows.len() > order.at(ROWS - 1, k - 1) && lines.len() >= (k - 1) * line + VECTORS * S::LANES);
     let (mut first, mut vectors_at, mut left) = (rows.as_ptr(), lines.as_ptr(), k);
     while left > 0 {
@@ -69,8 +69,8 @@ pub(super) fn multiply<S: Simd, const ROWS: usize, const VECTORS: usize>(
         for _ in 0..run {
             let mut vectors = [s.splat(0.0); VECTORS];
             for (i, vector) in vectors.iter_mut().enumerate() {
-                // SAFETY: of fewer than `k` lines before it, each is `line` values long, and the assertion covers the
-                // last one.
+                // SAFETY: fewer than `k` lines lie before this one, each `line` values long, and the assertion covers
+                // the last one.
                 *vector = unsafe { s.load_ptr(vectors_at.add(i * S::LANES)) };
             }
             for (i, sums) in sums.iter_mut().enumerate() {
@@ -89,20 +89,20 @@ pub(super) fn multiply<S: Simd, const ROWS: usize, const VECTORS: usize>(
     sums
 }
 
-/// `x · vector + sum`: of f32, or of words of two bf16 where that is what this instruction set is for.
+/// `x · vector + sum`: of f32, or of words of two bf16 on an instruction set that multiplies these.
 #[inline(always)]
 pub(super) fn step<S: Simd>(s: S, x: S::F32, vector: S::F32, sum: S::F32) -> S::F32 {
     if S::DOT_BF16 { s.dot_bf16(s.bits(x), s.bits(vector), sum) } else { s.mul_add(x, vector, sum) }
 }
 
-/// Words that hold `values` values which are summed over.
+/// Words that hold `values` values to be summed over.
 #[inline(always)]
 pub(super) fn words<S: Simd>(values: usize) -> usize {
     if S::DOT_BF16 { values.div_ceil(2) } else { values }
 }
 
-/// Joins `count` lines of values to lines of words, in place: word `i` of lines `2i` and `2i + 1`, of which the last may be
-/// missing and counts as 0.
+/// Joins `count` lines of values to lines of words, in place: word `i` is of lines `2i` and `2i + 1`, the last of which
+/// may be missing and counts as 0.
 #[inline(always)]
 pub(super) fn join_lines<S: Simd>(s: S, lines: &mut [f32], line: usize, count: usize) {
     for word in 0..count.div_ceil(2) {

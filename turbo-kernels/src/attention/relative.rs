@@ -1,5 +1,5 @@
-//! Biases on attention scores by relative position: buckets of distances (T5, Raffel et al. 2020, section 2.1), a
-//! slope per head (ALiBi, Press et al. 2021), or what queries and keys score with positions ([`super::disentangled`]).
+//! Biases on attention scores by relative position: buckets of distances (T5, Raffel et al. 2020, section 2.1), a slope
+//! per head (ALiBi, Press et al. 2021), or scores of queries and keys with positions ([`super::disentangled`]).
 
 use super::disentangled::{ByPosition, PositionBuckets};
 use crate::{
@@ -17,21 +17,21 @@ pub enum RelativeBias<V> {
         table: V,
         /// Buckets of both sides together, at least 4.
         num_buckets: usize,
-        /// From this distance on all share the last bucket of their side; more than a quarter of the buckets.
+        /// Distances from this one on share the last bucket of their side; more than a quarter of the buckets.
         max_distance: usize,
     },
     /// Attention with linear biases, the same on both sides: the distance times the negative of [`alibi_slope`]. It is
     /// computed in f32 whatever a device stores: products of slopes and distances in thousands have too many digits for
     /// narrower types.
     Alibi,
-    /// DeBERTa's: what the query scores with the position of the key, and the key with that of the query, which is the
-    /// same position. Neither is scaled.
+    /// DeBERTa's: the score of the query with the position of the key, plus that of the key with the position of the
+    /// query, which is the same position. Neither is scaled.
     Disentangled {
         /// `[rows of queries, num_heads · positions]`.
         of_queries: V,
         /// `[rows of keys, num_heads · positions]`.
         of_keys: V,
-        /// Which position it is.
+        /// How a distance chooses the position.
         positions: PositionBuckets,
     },
 }
@@ -43,7 +43,7 @@ pub type RelativeBiasOn<'a, D> = RelativeBias<FloatsOn<'a, D>>;
 ///
 /// The first half of the buckets is for keys up to the query, the second for those behind it. Within a half, distances
 /// below half of its buckets have a bucket each; those beyond share the rest by their logarithm, up to `max_distance`.
-/// As the published models were trained, the logarithm's steps are rounded to f32.
+/// The logarithm's steps are rounded to f32, as they were when the published models were trained.
 ///
 /// Source: Raffel et al., JMLR 21 (2020), section 2.1; the bidirectional form. `num_buckets` is at least 4,
 /// `max_distance` more than `num_buckets / 4`; other numbers give a bucket below `num_buckets.max(1)` that means
@@ -63,8 +63,8 @@ pub fn relative_bucket(distance: isize, num_buckets: usize, max_distance: usize)
 }
 
 /// How steeply the biases of `head` fall with the distance: powers of two, from 2⁻⁸ᐟⁿ in equal steps down to 2⁻⁸ for n
-/// heads. Where their number is no power of two, n is the next lower one, and the heads behind have every other slope of
-/// twice as many heads.
+/// heads. If the number of heads is no power of two, n is the next lower one, and the remaining heads have every other
+/// slope of twice as many heads.
 ///
 /// Source: Press, Smith and Lewis, "Train Short, Test Long", ICLR 2022 (arXiv 2108.12409), section 3, and the code that was
 /// published with it for other numbers of heads.
@@ -77,7 +77,7 @@ pub fn alibi_slope(head: usize, num_heads: usize) -> f32 {
 }
 
 impl<V> RelativeBias<V> {
-    /// The same with other tables, as many of them as it has.
+    /// The same bias with other tables, as many of them as it has.
     #[cfg(any(feature = "testing", test))]
     pub(crate) fn with_tables<W>(self, [first, second]: [W; 2]) -> RelativeBias<W> {
         match self {
@@ -91,10 +91,10 @@ impl<V> RelativeBias<V> {
         }
     }
 
-    /// Whether its tables fit `num_heads` heads, `rows` of queries and of keys.
+    /// Whether its tables fit `num_heads` heads, and `rows` rows of queries and of keys.
     ///
     /// # Errors
-    /// [`KernelError::Length`] for a table of another size, [`KernelError::Size`] for buckets that are none.
+    /// [`KernelError::Length`] for a table of another size, [`KernelError::Size`] for invalid buckets.
     pub(crate) fn check(
         &self,
         kernel: &'static str,
@@ -129,18 +129,19 @@ impl<V> RelativeBias<V> {
     }
 }
 
-/// A bias as the kernels of a GPU take it: the constants of common.cuh that begin with `BIAS`.
+/// A bias as the kernels of a GPU take it.
 #[cfg(any(feature = "cuda", feature = "testing", test))]
 pub(crate) struct BiasArguments<V> {
-    /// Which it is.
+    /// Which bias it is, one of the constants of common.cuh that begin with `BIAS`.
     pub(crate) kind: u32,
-    /// Of buckets, or the scores of queries.
+    /// The table of buckets, or the scores of queries.
     pub(crate) table: Option<V>,
     /// The scores of keys.
     pub(crate) of_keys: Option<V>,
-    /// Of both sides, or the span of positions.
+    /// Buckets of both sides, or the span of positions.
     pub(crate) num_buckets: u32,
-    /// No distance between keys exceeds the greatest number. Of positions 0, where each distance has its own.
+    /// The greatest number stands for all beyond it, which no distance between keys exceeds. For positions, 0 says that
+    /// each distance has its own.
     pub(crate) max_distance: u32,
 }
 
@@ -151,7 +152,7 @@ impl<V> BiasArguments<V> {
     const ALIBI: u32 = 2;
     const DISENTANGLED: u32 = 3;
 
-    /// Of a checked bias, or of none.
+    /// The arguments of a checked bias, or of none.
     pub(crate) fn of(bias: Option<RelativeBias<V>>) -> Self {
         let narrow = |size| u32::try_from(size).unwrap_or(u32::MAX);
         let (kind, [table, of_keys], [num_buckets, max_distance]) = match bias {
@@ -172,9 +173,9 @@ impl<V> BiasArguments<V> {
 /// A relative bias as the CPU's kernels read it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Biases<'a> {
-    /// The same for every query and key that are as far apart.
+    /// The same for every query and key that are equally far apart.
     ByDistance(ByDistance<'a>),
-    /// Of each query and key their own.
+    /// A bias of its own for each query and key.
     ByPosition(ByPosition<'a>),
 }
 
@@ -187,7 +188,7 @@ impl<'a> Biases<'a> {
         }
     }
 
-    /// Brings what a checked `bias` has for all distances into `scratch`, which has exactly the values it needs.
+    /// Writes what a checked `bias` has for all distances into `scratch`, which has exactly the values it needs.
     pub(crate) fn new(
         bias: &RelativeBias<&'a [f32]>,
         num_heads: usize,
@@ -206,14 +207,14 @@ impl<'a> Biases<'a> {
 /// A relative bias by distance, so that a row of scores finds its biases side by side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ByDistance<'a> {
-    /// Buckets are spread out, as finding one takes a logarithm.
+    /// Buckets are spread out, because finding one takes a logarithm.
     Spread {
         /// `[num_heads, 2 · reach + 1]`.
         values: &'a [f32],
-        /// Distances beyond have the bias of this one.
+        /// Distances beyond this one have its bias.
         reach: usize,
     },
-    /// A product is no slower than reading it.
+    /// Slopes of heads: a product is no slower than reading its result.
     Slopes(&'a [f32]),
 }
 
@@ -233,7 +234,7 @@ impl<'a> ByDistance<'a> {
         }
     }
 
-    /// Brings a checked `bias` into `scratch`, which has exactly the values it needs.
+    /// Writes a checked `bias` into `scratch`, which has exactly the values it needs.
     fn new(bias: &RelativeBias<&[f32]>, max_seq_len: usize, scratch: &'a mut [f32]) -> Self {
         let RelativeBias::Buckets { table, num_buckets, max_distance } = *bias else {
             let num_heads = scratch.len();
@@ -276,7 +277,7 @@ impl<'a> ByDistance<'a> {
     }
 }
 
-/// Distances are counted in i32, which is exact: lengths are u32, and 2³¹ tokens fit no memory.
+/// Distances are counted in i32, which is exact: lengths are u32, and no memory holds 2³¹ tokens.
 fn write_slope(slope: f32, first: isize, out: &mut [f32]) {
     for (distance, out) in (first as i32..).zip(out) {
         *out = -slope * distance.abs() as f32;

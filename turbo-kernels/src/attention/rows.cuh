@@ -1,15 +1,15 @@
-// What kernels on the tensor cores are made of: queries, scores and results in registers, keys and values in shared
-// memory. Stands behind tile.cuh.
+// The parts of the kernels on the tensor cores: queries, scores and results in registers, keys and values in shared
+// memory. This file stands behind tile.cuh.
 //
-// Scores become weights in the registers where they are, and as they lie there they are the operand of the second
-// product. Weights are powers of two, with log2(e) in the scale. Greatest scores are joined over the four lanes that
-// share a row, totals only at the end. Sums are scaled where a greatest score of the warp has risen, which is seldom
+// Scores become weights in the same registers, and as they lie there they are the operand of the second product.
+// Weights are powers of two, with log2(e) in the scale. Greatest scores are joined over the four lanes that share a row
+// at each tile, totals only at the end. Sums are rescaled when a greatest score of the warp has risen, which is rare
 // after a few tiles.
 //
-// What a row becomes depends on the keys that it sees alone, not on its place in a tile, nor on the size of the tile:
-// hidden keys have weights of 0, and come with a factor of 1. One case departs: see values that are not finite.
+// The result of a row depends only on the keys that it sees, not on its place in a tile, nor on the size of the tile:
+// hidden keys have weights of 0, and come with a factor of 1. There is one exception: see values that are not finite.
 //
-// Source: Dao, FlashAttention-2 (2023). Departs from it: queries and results pass from memory to registers without
+// Source: Dao, FlashAttention-2 (2023). Departs from it: queries and results move between memory and registers without
 // shared memory, and values that are not finite are kept from rows that do not see them.
 
 constexpr unsigned TILE_KEYS = 64;
@@ -19,9 +19,9 @@ constexpr unsigned EIGHTS = TILE_KEYS / 8;   // of keys: what one product of sco
 constexpr float SMALLEST_NORMAL = 1.17549435e-38f;
 
 // ---- values that are not finite -------------------------------------------------------------------------------------
-// A hidden key has weight 0, and 0 · NaN is NaN. So where a tile has both hidden keys and such values, the product is
-// given 0 in their place, and rows that see them get them by addition, which makes of a sum what multiplying would
-// have, but where an infinite value has a weight that is rounded to 0: its product is NaN.
+// A hidden key has weight 0, and 0 · NaN is NaN. So where a tile has both hidden keys and values that are not finite,
+// the product gets 0 in their place. Rows that see such values get them by addition, which turns a sum into what
+// multiplication would have. The exception is an infinite value whose weight is rounded to 0: its product is NaN.
 
 // The exponent of values that are not finite.
 template <class T>
@@ -31,13 +31,13 @@ constexpr unsigned EXPONENT<bf16_t> = 0x7f80;
 
 constexpr unsigned SIGNS = 0x80008000u;
 
-// The sign bits of a pair of values tell which are not finite; the other bits mean nothing.
+// In the result, the sign bits of a pair of values tell which are not finite; the other bits mean nothing.
 template <class T>
 __device__ __forceinline__ unsigned not_finite(unsigned pair) {
   return (pair & ~SIGNS) + (0x8000u - EXPONENT<T>) * 0x10001u;
 }
 
-// A pair with 0 for what is not finite.
+// A pair of values with 0 for those that are not finite.
 template <class T>
 __device__ __forceinline__ unsigned finite_part(unsigned pair) {
   const unsigned which = not_finite<T>(pair);
@@ -46,20 +46,21 @@ __device__ __forceinline__ unsigned finite_part(unsigned pair) {
 
 // ---- keys and values in shared memory -------------------------------------------------------------------------------
 
-// Where the 16 bytes `chunk` of row `row` lie in a tile of rows of D values: in parts of up to 64 columns, whose rows
-// follow each other. An instruction reads one chunk of eight consecutive rows; in plain order those would lie in the
-// same banks, here they are spread over all, as the descriptors of wgmma have it (a swizzle of 64 or 128 bytes).
+// The place of the 16 bytes `chunk` of row `row` in a tile of rows of D values: in parts of up to 64 columns, whose
+// rows follow each other. An instruction reads one chunk of eight consecutive rows. In plain order these chunks would
+// lie in the same banks; here they are spread over all banks, as wgmma's descriptors have it (a swizzle of 64 or 128
+// bytes).
 template <int D>
 __device__ __forceinline__ unsigned place(unsigned row, unsigned chunk) {
   constexpr unsigned CHUNKS = D < 64 ? D / 8 : 8;
   return (chunk / CHUNKS * TILE_KEYS + row) * CHUNKS + (chunk % CHUNKS ^ (row / (8 / CHUNKS) % CHUNKS));
 }
 
-// What 16 bytes each there are in a tile.
+// The number of chunks of 16 bytes in a tile.
 template <int D>
 constexpr unsigned TILE_CHUNKS = TILE_KEYS * D / 8;
 
-// A head of the keys or values of a sequence.
+// One head of a sequence's keys or values.
 template <class T, int D>
 struct Source {
   const T* first;
@@ -88,7 +89,7 @@ __device__ __forceinline__ bool has_copied_not_finite(const uint4* values) {
   return (any & SIGNS) != 0;
 }
 
-// Puts 0 in the place of values that are not finite.
+// Replaces values that are not finite by 0.
 template <class T, int D>
 __device__ __forceinline__ void keep_finite(uint4* values) {
   for (unsigned i = threadIdx.x; i < TILE_CHUNKS<D>; i += blockDim.x) {
@@ -99,7 +100,7 @@ __device__ __forceinline__ void keep_finite(uint4* values) {
 
 // ---- queries and results in registers -------------------------------------------------------------------------------
 
-// What a warp has to know of a tile of keys.
+// A warp's knowledge of a tile of keys.
 struct Seen {
   unsigned start;         // position of the tile's first key
   unsigned tokens;        // of the sequence
@@ -110,7 +111,7 @@ struct Seen {
   const float* biases;    // by distance, from that of the tile's first key and the warp's first row on; or null
   bool finite;            // all values are, or no key is hidden; for kernels that clean them in registers
 
-  // Whether a group matters to the warp. WHOLE: each row sees each key.
+  // Whether a group matters to the warp. WHOLE: every row sees every key.
   template <bool WHOLE>
   __device__ __forceinline__ bool matters(unsigned group) const {
     return WHOLE || groups.has(group);
@@ -122,9 +123,9 @@ struct Seen {
   }
 };
 
-// Word j of lane p of each four lanes becomes word p of lane j. In an operand lane p has columns 2p and 2p + 1 of
-// every eight; in memory 16 bytes are eight columns. So each lane reads or writes one eight of four, and they are
-// exchanged.
+// Word j of lane p of each four lanes becomes word p of lane j. In an operand, lane p has columns 2p and 2p + 1 of
+// every eight; in memory, 16 bytes are eight columns. So each lane reads or writes one eight of four, and the lanes
+// exchange words.
 __device__ __forceinline__ void transpose_quad(unsigned (&words)[4]) {
 #pragma unroll
   for (int step = 1; step < 4; step *= 2) {
@@ -140,10 +141,10 @@ __device__ __forceinline__ void transpose_quad(unsigned (&words)[4]) {
   }
 }
 
-// What a lane has of the scores, then of the weights, of a fragment for a tile of keys.
+// A lane's part of the scores, and then of the weights, of a fragment for a tile of keys.
 using Scores = float[EIGHTS][4];
 
-// 16 · M queries of a warp, in fragments of 16, and what has become of them so far.
+// 16 · M queries of a warp, in fragments of 16, and their results so far.
 template <class T, int D, int M>
 struct Rows {
   unsigned q[M][D / 16][4];
@@ -151,7 +152,7 @@ struct Rows {
   float greatest[M][2];  // of the scores, by the row of a lane
   float totals[M][2];    // of this lane's weights
 
-  // The row of the warp that is row `half` of this lane's in fragment `m`.
+  // The number in the warp of this lane's row `half` in fragment `m`.
   static __device__ __forceinline__ unsigned index(int m, int half) {
     return 16 * m + 8 * half + threadIdx.x % 32 / 4;
   }
@@ -187,7 +188,7 @@ struct Rows {
     }
   }
 
-  // Products of fragment `m` become scores.
+  // Turns products of fragment `m` into scores.
   template <bool WHOLE>
   static __device__ __forceinline__ void add_biases(Scores& scores, int m, const Seen& seen) {
 #pragma unroll
@@ -201,7 +202,7 @@ struct Rows {
     }
   }
 
-  // Keys that a row of fragment `m` does not see get -infinity.
+  // Sets the scores of keys that a row of fragment `m` does not see to -infinity.
   static __device__ __forceinline__ void hide(Scores& scores, int m, const Seen& seen) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -218,7 +219,7 @@ struct Rows {
     }
   }
 
-  // Scores become weights, and are added up by row.
+  // Turns scores into weights, and adds them up by row.
   template <bool WHOLE>
   static __device__ __forceinline__ void powers(Scores& scores, const Seen& seen, const float (&scales)[2],
                                                 const float (&base)[2], float (&total)[2]) {
@@ -232,12 +233,12 @@ struct Rows {
     }
   }
 
-  // Scores of fragment `m` become weights, and its totals are brought to the scale of the greatest score so far. True
-  // where a greatest score of the warp has risen: then `rescale` does it for the sums, by `factors`. Greatest scores
-  // forget NaN, which comes back as a weight.
+  // Turns scores of fragment `m` into weights, and brings its totals to the scale of the greatest score so far. Returns
+  // true where a greatest score of the warp has risen: then `rescale` does the same for the sums, by `factors`.
+  // Greatest scores ignore NaN, which comes back as a weight.
   //
-  // A greatest score is a rounded product, and the others are not rounded before it is taken off: a factor that all
-  // weights of a row share. Weights have no room for that of a giant, so giants are rounded before.
+  // A greatest score is a rounded product, and the others are not rounded before it is subtracted: all weights of a row
+  // share the resulting factor. Weights have no room for the factor of a giant, so giants are rounded before.
   template <bool WHOLE>
   __device__ __forceinline__ bool weigh(Scores& scores, int m, const Seen& seen, float (&factors)[2]) {
     const float scale = seen.biases == nullptr ? seen.scale : 1.0f;
@@ -280,7 +281,7 @@ struct Rows {
     return __any_sync(FULL_WARP, risen);
   }
 
-  // Brings the sums of fragment `m` to the scale that `weigh` gave.
+  // Brings the sums of fragment `m` to the scale that `weigh` chose.
   __device__ __forceinline__ void rescale(int m, const float (&factors)[2]) {
 #pragma unroll
     for (int eight = 0; eight < D / 8; ++eight) {
@@ -289,7 +290,7 @@ struct Rows {
     }
   }
 
-  // The weights of 16 keys, as the second product takes them.
+  // Rounds the weights of 16 keys, as the second product takes them.
   static __device__ __forceinline__ void round(const Scores& weights, unsigned group, unsigned (&to)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -318,8 +319,8 @@ struct Rows {
     }
   }
 
-  // Writes `rows` rows to `to`: sums over totals in the first `queries` of them; 0 in the others, and where no key
-  // was seen.
+  // Writes `rows` rows to `to`: sums over totals in the first `queries` of them; 0 in the others, and in rows that saw
+  // no key.
   __device__ __forceinline__ void end(T* to, u64 stride, unsigned rows, unsigned queries) {
 #pragma unroll
     for (int m = 0; m < M; ++m) {

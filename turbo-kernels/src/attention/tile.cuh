@@ -1,13 +1,13 @@
-// What every attention kernel begins with: the part of the batch that a block attends for, the keys that its rows
-// see, and the bias of a distance. Stands behind sequences.cuh.
+// The common beginning of the attention kernels: the part of the batch that a block attends for, the keys that its rows
+// see, and the bias of a distance. This file stands behind sequences.cuh.
 //
-// A block has one head and a tile of consecutive queries of one sequence. Lengths are known on the device alone, so a
-// block finds its sequence there; the host launches one block for every tile that there can be, and those that find
-// nothing to do return. A list made on the host, longest sequence first, would cost a copy back of the lengths, which
-// everything behind it would wait for. Blocks run in the order of their numbers, so they take tiles from the last to
-// the first: under a causal mask the last of a sequence takes longest.
+// A block has one head and a tile of consecutive queries of one sequence. Lengths are known only on the device, so a
+// block finds its sequence there. The host launches one block for every tile that there can be, and blocks without work
+// return. A list made on the host, longest sequence first, would require copying the lengths back, and everything
+// behind it would wait for that. Blocks run in the order of their numbers, so they take tiles from the last to the
+// first: under a causal mask, the last tile of a sequence takes longest.
 
-// What all blocks of a launch are given.
+// The arguments of all blocks of a launch.
 template <class T>
 struct Problem {
   const T* q;                             // the first of its columns in the first row
@@ -40,20 +40,20 @@ struct Tile {
   __device__ __forceinline__ unsigned queries() const { return min(first + rows, max(first, keys.count)) - first; }
 };
 
-// A packed sequence among the others, and the rows that it is said to have.
+// A packed sequence, and the rows that its prefix sums give it.
 struct Packed {
   unsigned sequence, first, end;
 };
 
-// The first tile of a packed sequence, if each has a tile more than the rows before it fill: sequences then never share a
-// tile, and the place of one follows from its own prefix sum.
+// The first tile of a packed sequence, if each sequence has one tile more than the rows before it fill: sequences then
+// never share a tile, and a sequence's place follows from its own prefix sum.
 __device__ __forceinline__ unsigned first_tile(unsigned sequence, unsigned prefix_sum, unsigned tile_rows) {
   return prefix_sum / tile_rows + sequence;
 }
 
-// The last packed sequence whose first tile is `number` or before. A warp looks at 31 at once, and where the last one
-// ends, so a batch of up to 31 sequences takes one read and one of 961 two, where a binary search would wait for memory
-// ten times.
+// The last packed sequence whose first tile is `number` or before. A warp looks at 31 sequences at once, and at the end
+// of the last one, so a batch of up to 31 sequences takes one read and a batch of 961 two, where a binary search would
+// wait for memory ten times.
 __device__ __forceinline__ Packed sequence_of_tile(const unsigned* cu_seqlens, unsigned batch_size, unsigned tile_rows,
                                                    unsigned number) {
   const unsigned lane = threadIdx.x % 32;
@@ -102,7 +102,7 @@ __device__ __forceinline__ Tile find_tile(const Problem<T>& problem, unsigned ti
   return {head, keys.first + position, position, min(tile_rows, rows - position), keys};
 }
 
-// The keys that any of the `queries` consecutive ones from position `first` on sees.
+// The keys that any of the `queries` consecutive queries from position `first` on sees.
 template <class T>
 __device__ __forceinline__ Keys seen_by_any(const Problem<T>& problem, unsigned first, unsigned queries,
                                             unsigned tokens) {
@@ -111,7 +111,7 @@ __device__ __forceinline__ Keys seen_by_any(const Problem<T>& problem, unsigned 
           visible_keys(first + queries - 1, tokens, problem.before, problem.after).end};
 }
 
-// The keys that each of them sees; none if there are no queries.
+// The keys that each of these queries sees; none if there are no queries.
 template <class T>
 __device__ __forceinline__ Keys seen_by_each(const Problem<T>& problem, unsigned first, unsigned queries,
                                              unsigned tokens) {
@@ -120,19 +120,19 @@ __device__ __forceinline__ Keys seen_by_each(const Problem<T>& problem, unsigned
           visible_keys(first, tokens, problem.before, problem.after).end};
 }
 
-// Whether each of them sees all of `keys`.
+// Whether each of these queries sees all of `keys`.
 template <class T>
 __device__ __forceinline__ bool seen_by_all(const Problem<T>& problem, unsigned first, unsigned queries, Keys keys) {
   const Keys seen = seen_by_each(problem, first, queries, keys.end);
   return seen.first <= keys.first && seen.end == keys.end;
 }
 
-// Those of `keys` in the tile of `size` keys from `start` on, counted from there.
+// The part of `keys` in the tile of `size` keys from `start` on, counted from there.
 __device__ __forceinline__ Keys within(Keys keys, unsigned start, unsigned size) {
   return {min(max(keys.first, start), start + size) - start, min(max(keys.end, start), start + size) - start};
 }
 
-// The bias, times LOG2_E, of a key `distance` tokens behind its query; of disentangled attention the position of the key.
+// The bias, times LOG2_E, of a key `distance` tokens behind its query; for disentangled attention, the key's position.
 template <class T>
 __device__ __forceinline__ float bias_of(const Problem<T>& problem, unsigned head, int distance) {
   if (problem.bias_kind == BIAS_ALIBI) {
@@ -145,7 +145,7 @@ __device__ __forceinline__ float bias_of(const Problem<T>& problem, unsigned hea
   return to_float(problem.bias[static_cast<u64>(bucket) * problem.num_heads + head]) * LOG2_E;
 }
 
-// The bias, times LOG2_E, that a query and a key have by what each scores with `position`; by their rows.
+// The bias, times LOG2_E, of a query and a key, given by their rows, from what each scores with `position`.
 template <class T>
 __device__ __forceinline__ float disentangled_bias(const Problem<T>& problem, unsigned head, unsigned query_row,
                                                    unsigned key_row, unsigned position) {
@@ -155,7 +155,7 @@ __device__ __forceinline__ float disentangled_bias(const Problem<T>& problem, un
   return (to_float(problem.bias[of_query]) + to_float(problem.bias_of_keys[of_key])) * LOG2_E;
 }
 
-// The parameters of a kernel, and the Problem made of them.
+// The parameters of a kernel, and the Problem made from them.
 #define PARAMETERS(T)                                                                                               \
   const T *q, const T *k, const T *v, T *out, const unsigned *lengths, unsigned batch_size, unsigned padded_len,    \
       unsigned rows, unsigned q_first, unsigned k_first, unsigned v_first, unsigned q_stride, unsigned k_stride,    \

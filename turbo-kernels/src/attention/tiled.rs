@@ -5,10 +5,10 @@
 //! sums    values [dimensions][words of keys]   · weights [words of keys][lanes]        ─▶  [dimensions][lanes]
 //! ```
 //!
-//! The right sides lie as vectors have them, so queries are arranged and scores become weights by the same code. Values are
-//! turned over while they are packed, and sums when they are done.
+//! The right operands lie as they do for vectors, so queries are arranged and scores become weights by the same code.
+//! Values are transposed while they are packed, and sums when they are done.
 //!
-//! A register takes sixteen words, 32 keys, which are counted from the beginning of the sequence: which of them add up
+//! A register takes sixteen words, which are 32 keys, counted from the beginning of the sequence: which keys add up
 //! before they are added to a sum depends on nothing else. Keys of a register that no query sees have weights of 0.
 
 use std::ops::Range;
@@ -30,16 +30,16 @@ pub(super) fn query_words(head_dim: usize) -> usize {
     head_dim.div_ceil(2).next_multiple_of(RUN)
 }
 
-/// Dimensions of a head, as sums have them.
+/// Dimensions of a head in whole runs, as sums have them.
 pub(super) fn sum_lines(head_dim: usize) -> usize {
     head_dim.next_multiple_of(RUN)
 }
 
-/// Scores of up to 32 keys, and the greatest of each query; run by [`Scores::compute`] alone.
+/// Scores of up to 32 keys, and the greatest of each query; run only by [`Scores::compute`].
 pub(super) struct Scores<'a> {
     /// A run of words of each key, and then the next one.
     pub(super) keys: &'a [f32],
-    /// How many keys.
+    /// The number of keys.
     pub(super) count: usize,
     /// [`query_words`] lines.
     pub(super) queries: &'a [f32],
@@ -50,7 +50,7 @@ pub(super) struct Scores<'a> {
 }
 
 impl Scores<'_> {
-    /// Computes them.
+    /// Computes the scores.
     #[inline(always)]
     pub(super) fn compute<S: Simd>(self, s: S, registers: &mut TileRegisters<S>) {
         registers.set_up(self.count);
@@ -94,7 +94,7 @@ pub(super) struct Dimensions {
 }
 
 impl Dimensions {
-    /// All of a head.
+    /// All dimensions of a head.
     #[inline(always)]
     pub(super) fn of(head_dim: usize) -> impl Iterator<Item = Dimensions> {
         let end = sum_lines(head_dim);
@@ -109,8 +109,8 @@ pub(super) fn column_words(head_dim: usize, keys: usize) -> usize {
     sum_lines(head_dim) * keys.div_ceil(REGISTER_KEYS) * RUN
 }
 
-/// Packs values for products in which a dimension is a row: of each [`Dimensions`], register by register, a row of words
-/// of two keys; 0 behind the last key and the last dimension.
+/// Packs values for products in which a dimension is a row: for each [`Dimensions`], register by register, a row of
+/// words of two keys, with 0 behind the last key and the last dimension.
 pub(super) struct PackColumns<'a> {
     pub(super) rows: HeadRows<'a>,
     /// [`column_words`].
@@ -149,7 +149,7 @@ impl Kernel for PackColumns<'_> {
     }
 }
 
-/// Copies words that [`PackColumns`] wrote for `keys` keys; those of keys that are not `seen` become 0.
+/// Copies the words that [`PackColumns`] wrote for `keys` keys, with 0 for keys that are not `seen`.
 pub(super) fn hide_keys(
     words: &[f32],
     (head_dim, keys): (usize, usize),
@@ -172,25 +172,25 @@ pub(super) fn hide_keys(
     }
 }
 
-/// Adds the values of some registers of keys, times the weights of a block's queries, to sums; run by [`AddValues::add`]
-/// alone.
+/// Adds the values of some registers of keys, times the weights of a block's queries, to sums; run only by
+/// [`AddValues::add`].
 pub(super) struct AddValues<'a> {
     pub(super) dimensions: Dimensions,
     /// As [`PackColumns`] wrote them, and for how many registers.
     pub(super) values: &'a [f32],
     pub(super) registers_of_values: usize,
-    /// Those that count.
+    /// The registers that count.
     pub(super) key_registers: Range<usize>,
     /// `[words of keys][queries]`, of all registers that count.
     pub(super) weights: &'a [f32],
-    /// Factors on what is there already, if anything is.
+    /// Factors on what the sums already hold, if anything.
     pub(super) before: Option<&'a [f32; MOST_QUERIES]>,
     /// `[dimensions of the head][queries]`.
     pub(super) sums: &'a mut [f32],
 }
 
 impl AddValues<'_> {
-    /// Adds them.
+    /// Adds the values.
     #[inline(always)]
     pub(super) fn add<S: Simd>(self, s: S, registers: &mut TileRegisters<S>) {
         registers.set_up(self.dimensions.count);
@@ -246,7 +246,7 @@ impl Kernel for AddValues<'_> {
 pub(super) struct Rows<'a> {
     pub(super) head_dim: usize,
     pub(super) queries: usize,
-    /// `[dimensions][queries]`, used up.
+    /// `[dimensions][queries]`, overwritten.
     pub(super) sums: &'a mut [f32],
     pub(super) factors: &'a [f32; MOST_QUERIES],
     /// The first of `queries` rows of `head_dim` values, and how far it is from one to the next.
@@ -263,7 +263,7 @@ impl Kernel for Rows<'_> {
         let sums = &mut sums[..sum_lines(head_dim) * MOST_QUERIES];
         for line in sums.chunks_exact_mut(MOST_QUERIES) {
             for (sum, factor) in line.chunks_exact_mut(S::LANES).zip(factors.chunks_exact(S::LANES)) {
-                // adding 0 makes −0, which weights of 0 may or may not leave, one of both zeros
+                // weights of 0 may or may not leave −0; adding 0 makes both zeros the same
                 s.store(s.mul_add(s.load(sum), s.load(factor), zero), sum);
             }
         }
@@ -276,8 +276,8 @@ impl Kernel for Rows<'_> {
                 *line = line.wrapping_add(dimension * MOST_QUERIES + query);
             }
             let (rows, width) = (lanes::SQUARE.min(queries - query), lanes::SQUARE.min(head_dim - column));
-            // SAFETY: a square of sums, of which there are whole runs of lines; and of the result, or where that ends
-            // before it does, what there is of it.
+            // SAFETY: a square of sums, whose lines come in whole runs; and a square of the result, or the part of one
+            // that is there where the result ends before it.
             unsafe {
                 let to = to.add(query * stride + column);
                 if rows == lanes::SQUARE && width == lanes::SQUARE {

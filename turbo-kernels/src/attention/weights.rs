@@ -1,12 +1,12 @@
-//! From scores to weights: a stretch of keys, with a block of queries in the lanes, so that every step is one of lanes.
+//! From scores to weights: a stretch of keys, with a block of queries in the lanes, so that every step is lane by lane.
 //!
-//! The greatest score so far is kept for each query, and exponentials are relative to it; where a later stretch of keys
-//! holds a greater one, what was summed before is scaled down to it. Each stretch is counted from the start of the
-//! sequence, so this depends on nothing but the query and the keys that it sees.
+//! The greatest score so far is kept for each query, and exponentials are relative to it. Where a later stretch of keys
+//! holds a greater score, what was summed before is scaled down to it. Stretches are counted from the start of the
+//! sequence, so the result depends only on the query and the keys that it sees.
 //!
 //! Exponentials are of base 2, and the scale is part of their argument: `2^(c·score − c·greatest)` with
-//! `c = scale · log₂ e`, in one multiply-add. Its second product is rounded, by a factor that all weights of a query
-//! share; from 2³¹ on exponentials would have no room for that factor, so giant scores are brought near 0 first.
+//! `c = scale · log₂ e`, in one multiply-add. Its second product is rounded, which changes all weights of a query by
+//! one factor. From 2³¹ on exponentials would have no room for that factor, so giant scores are brought near 0 first.
 //!
 //! Source: Milakov and Gimelshein, arXiv 1805.02867; stretches of keys as the blocks of Dao et al., NeurIPS 2022.
 
@@ -15,10 +15,10 @@ use std::ops::Range;
 use super::{AttentionMask, ahead::Ahead, product::join};
 use crate::{math, simd::Simd};
 
-/// Queries of the widest block: two vectors where they are longest.
+/// Queries of the widest block: two of the longest vectors.
 pub(super) const MOST_QUERIES: usize = 32;
-/// Greatest scores whose exponents are beyond this are giants: up to here, rounding one changes weights by a factor of two
-/// at most.
+/// Greatest scores whose exponents are beyond this are giants: up to here, rounding an exponent changes weights by a
+/// factor of two at most.
 const GIANT: f32 = 16_777_216.0;
 
 /// How a score becomes the argument of an exponential.
@@ -26,8 +26,8 @@ const GIANT: f32 = 16_777_216.0;
 pub(super) struct Scale {
     /// Factor on a score, in powers of two.
     factor: f32,
-    /// Whether scores are multiplied before the greatest is found: it is not that of the scores themselves where a bias
-    /// is added, or where the factor is not positive.
+    /// Whether scores are multiplied before the greatest is found: the greatest score is not the greatest result where
+    /// a bias is added, or where the factor is not positive.
     first: bool,
 }
 
@@ -42,17 +42,17 @@ impl Scale {
         self.first
     }
 
-    /// Factor on what [`ScoreGrid::adjust`] leaves.
+    /// Factor on the scores that [`ScoreGrid::adjust`] leaves.
     fn rest(self) -> f32 {
         if self.first { 1.0 } else { self.factor }
     }
 }
 
-/// What is known of the queries of a block, a lane each.
+/// What is known of the queries of a block, a query to a lane.
 pub(super) struct State<'a> {
     /// Their greatest score, −∞ before the first.
     pub(super) greatest: &'a mut [f32],
-    /// Sum of their weights, 0 before the first.
+    /// The sum of their weights, 0 before the first.
     pub(super) totals: &'a mut [f32],
 }
 
@@ -67,10 +67,10 @@ pub(super) struct ScoreGrid<'a> {
 /// What is added to scaled scores.
 #[derive(Clone, Copy)]
 pub(super) struct LineBiases<'a> {
-    /// Those of the last seen key, a query to a lane, and on to the first.
+    /// The biases of the last seen key, a query to a lane, then those of the keys before it, down to the first.
     pub(super) values: &'a [f32],
-    /// From one key's to the next one's: 1 where the distance alone counts, so that a key has those of the key behind it,
-    /// moved by a query.
+    /// Values from one key to the next: 1 where the distance alone counts, so that a key has the biases of the key
+    /// behind it, moved by a query.
     pub(super) line: usize,
 }
 
@@ -86,7 +86,7 @@ impl Visible {
         let (mut starts, mut ends) = ([0.0; MOST_QUERIES], [0.0; MOST_QUERIES]);
         for (lane, (start, end)) in starts.iter_mut().zip(&mut ends).enumerate() {
             let visible = mask.visible(query + lane, keys);
-            // a stretch has few keys, so numbers that f32 rounds are far outside of it
+            // a stretch has few keys, so numbers that f32 rounds lie far outside it
             *start = visible.start.saturating_sub(first) as f32;
             *end = visible.end.saturating_sub(first) as f32;
         }
@@ -95,8 +95,8 @@ impl Visible {
 }
 
 impl ScoreGrid<'_> {
-    /// Brings scores into the form whose greatest counts: scaled as `scale` says, with their biases, −∞ where a query does
-    /// not see a key. Gives the greatest.
+    /// Prepares scores for the choice of the greatest: scaled if `scale` says so, with their biases, and −∞ where a
+    /// query does not see a key. Gives the greatest of each query.
     #[inline(always)]
     pub(super) fn adjust<S: Simd, const VECTORS: usize>(
         &mut self,
@@ -138,8 +138,8 @@ impl ScoreGrid<'_> {
         of_queries
     }
 
-    /// Replaces scores by weights, or words of two weights where products are of words, and takes them into `state`; gives
-    /// the factor on all that came before. Exponentials leave time to ask for what is `ahead`.
+    /// Replaces scores by weights, or by words of two weights where products are of words, and adds the weights to
+    /// `state`; gives the factor on all that came before. Exponentials leave time to prefetch what is `ahead`.
     #[inline(always)]
     pub(super) fn weigh<S: Simd, const VECTORS: usize>(
         &mut self,
@@ -159,14 +159,14 @@ impl ScoreGrid<'_> {
             let old = s.load(&state.greatest[lanes.clone()]);
             let greatest = s.max(s.load(&greatest[lanes.clone()]), old);
             s.store(greatest, &mut state.greatest[lanes.clone()]);
-            // where nothing is seen yet, −∞ would take itself off
+            // where nothing is seen yet, −∞ would be subtracted from itself
             let seen = s.less(s.splat(f32::NEG_INFINITY), greatest);
             let scaled = s.select(seen, s.mul(greatest, factor), zero);
             farthest = s.max(s.abs(scaled), farthest);
             let is_giant = s.less(s.splat(GIANT), s.abs(scaled));
             giants[i] = s.select(is_giant, greatest, zero);
             shifts[i] = s.sub(zero, s.select(is_giant, zero, scaled));
-            // the product rounded as in the shift, so that an old score that is still the greatest gives 1
+            // the product is rounded as in the shift, so that an old score that is still the greatest gives 1
             let old = s.mul(s.sub(old, giants[i]), factor);
             s.store(math::exp2(s, s.add(old, shifts[i])), &mut before[lanes]);
         }
@@ -198,7 +198,7 @@ struct Exponent<S: Simd, const VECTORS: usize> {
 }
 
 impl ScoreGrid<'_> {
-    /// Takes off the scores of each query what `of_queries` says, 0 for most.
+    /// Subtracts `of_queries` from the scores of each query; it is 0 for most.
     #[inline(always)]
     fn take_off<S: Simd, const VECTORS: usize>(&mut self, s: S, of_queries: [S::F32; VECTORS]) {
         let line = VECTORS * S::LANES;
@@ -209,7 +209,7 @@ impl ScoreGrid<'_> {
         }
     }
 
-    /// Replaces scores by weights, which are added to `sums`.
+    /// Replaces scores by weights, which it adds to `sums`.
     #[inline(always)]
     fn replace<S: Simd, const VECTORS: usize>(
         &mut self,
@@ -230,8 +230,8 @@ impl ScoreGrid<'_> {
         }
     }
 
-    /// [`ScoreGrid::replace`] by words of two weights, word `i` of keys `2i` and `2i + 1` in line `i`; a key that is not
-    /// seen has the weight 0. An exponential that is rounded to bf16 need not be exact.
+    /// [`ScoreGrid::replace`] by words of two weights, the word of keys `2i` and `2i + 1` in line `i`; a key that is
+    /// not seen has the weight 0. An exponential that is rounded to bf16 need not be exact.
     #[inline(always)]
     fn replace_by_words<S: Simd, const VECTORS: usize>(
         &mut self,

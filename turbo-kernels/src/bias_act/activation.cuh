@@ -3,14 +3,15 @@
 // As the enum `Activation` numbers them.
 enum Activation : unsigned { GELU_ERF, GELU_TANH, RELU, SILU, TANH, SIGMOID, LOG_1P_RELU };
 
-// −|x|, but not below −most, where 1 − Φ is as good as 0 and an infinite magnitude would make NaN of it. NaN stays NaN.
+// −|x|, but not below −most, where 1 − Φ is practically 0 and an infinite magnitude would turn it into NaN. NaN stays
+// NaN.
 __device__ __forceinline__ float minus_magnitude(float x, float most) {
   const float minus = -fabsf(x);
   return minus < -most ? -most : minus;
 }
 
-// x · Φ(x) = max(x, 0) − |x| · (1 − Φ(|x|)) by minus = −|x| and an approximation of 1 − Φ(|x|), whose error counts
-// little: where x is large it is far below max(x, 0), where x is small it is multiplied by it.
+// x · Φ(x) = max(x, 0) − |x| · (1 − Φ(|x|)) from minus = −|x| and an approximation of 1 − Φ(|x|). The approximation's
+// error has little effect: where x is large it is far below max(x, 0), and where x is small it is multiplied by x.
 __device__ __forceinline__ float by_complement(float x, float minus, float complement) {
   return fmaf(minus, complement, fmaxf(x, 0.0f));
 }
@@ -18,7 +19,7 @@ __device__ __forceinline__ float by_complement(float x, float minus, float compl
 __device__ __forceinline__ float odds_to_chance(float odds) { return odds / (1.0f + odds); }
 
 // x · Φ(x) with the error function, off by at most 3e-7 · max(1, |x|): the logarithm of 1 − Φ is so smooth that a
-// polynomial and an exponential are all it takes. Coefficients: our minimax fit up to 8, see `activation.rs`. The
+// polynomial and an exponential suffice. The coefficients are our minimax fit up to 8, see `activation.rs`. The
 // exponential is a normal number, so `exp2_approx` gives the bits of exp2f.
 __device__ __forceinline__ float gelu_erf(float x) {
   const float minus = minus_magnitude(x, 8.0f);
@@ -46,13 +47,13 @@ __device__ __forceinline__ float silu(float x) {
   return by_complement(x, minus, odds_to_chance(expf(minus)));
 }
 
-// 1 / (1 + e^(−x)) by e to minus the magnitude of x, so nothing overflows.
+// 1 / (1 + e^(−x)), computed with e^(−|x|), so nothing overflows.
 __device__ __forceinline__ float sigmoid(float x) {
   const float e = expf(-fabsf(x));
   return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }
 
-// max(x, 0); not fmaxf, which forgets NaN.
+// max(x, 0); not fmaxf, which ignores NaN.
 __device__ __forceinline__ float relu(float x) { return x < 0.0f ? 0.0f : x; }
 
 // v[i] <- activation(v[i]). The activation is the same for the whole launch, so no warp diverges.

@@ -3,17 +3,17 @@
 use super::{Activation, table};
 use crate::{math, simd::Simd};
 
-/// How much an activation may be off: its absolute error is at most this times `max(1, |x|)`.
+/// How far an activation may be off: its absolute error is at most this times `max(1, |x|)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accuracy {
     /// 3e-7, a few roundings of f32.
     Full,
-    /// 3e-4, a fraction of what sums of products of bf16 or of bytes are off.
+    /// 3e-4, a fraction of the error of sums of products of bf16 or of bytes.
     Rough,
 }
 
-/// An expression in which an activation is a constant, once for each of them: the compiler leaves a match in a loop over
-/// vectors where it is, with a jump for every vector.
+/// An expression in which the activation is a constant, once for each activation: the compiler leaves a match inside a
+/// loop over vectors, with a jump for every vector.
 macro_rules! with_activation {
     ($activation:expr, $known:ident => $body:expr) => {
         $crate::bias_act::with_activation!(@ $activation, $known, $body, GeluErf GeluTanh Relu Silu Tanh Sigmoid Log1pRelu)
@@ -52,24 +52,26 @@ pub(crate) fn apply<S: Simd>(s: S, accuracy: Accuracy, activation: Activation, x
     }
 }
 
-/// `−|x|`, but not below `−most`, where `1 − Φ` is as good as 0 and an infinite magnitude would make NaN of it.
+/// `−|x|`, but at least `−most`: there `1 − Φ` is as good as 0, and an infinite magnitude would turn it into NaN.
 #[inline(always)]
 fn bounded<S: Simd>(s: S, x: S::F32, most: f32) -> S::F32 {
     // in this order NaN stays NaN
     s.max(s.splat(-most), s.copy_sign(x, s.splat(-1.0)))
 }
 
-/// `x · Φ(x) = max(x, 0) − |x| · (1 − Φ(|x|))` by `minus = −|x|` and an approximation of `1 − Φ(|x|)`, whose error
-/// counts little: where `x` is large it is far below `max(x, 0)`, where `x` is small it is multiplied by it.
+/// `x · Φ(x) = max(x, 0) − |x| · (1 − Φ(|x|))` from `minus = −|x|` and an approximation of `1 − Φ(|x|)`.
+///
+/// The error of the approximation counts little: where `x` is large, it is far below `max(x, 0)`; where `x` is small,
+/// it is multiplied by `x`.
 #[inline(always)]
 fn by_complement<S: Simd>(s: S, x: S::F32, minus: S::F32, complement: S::F32) -> S::F32 {
     s.mul_add(minus, complement, s.max(s.splat(0.0), x))
 }
 
-/// `x · Φ(x)`: the logarithm of `1 − Φ` is so smooth that a polynomial and an exponential are all it takes.
+/// `x · Φ(x)`: the logarithm of `1 − Φ` is so smooth that a polynomial and an exponential suffice.
 ///
 /// The polynomial is a minimax fit up to 8 in the measure of the result (`x` times the error of `1 − Φ(x)`, 6e-8),
-/// found as those of [`crate::math`]. That is half of what the error function takes, and no division.
+/// found like those of [`crate::math`]. It takes half as much as the error function, and no division.
 #[inline(always)]
 fn gelu_erf<S: Simd>(s: S, x: S::F32) -> S::F32 {
     let minus = bounded(s, x, 8.0);

@@ -1,27 +1,27 @@
 // Element-wise steps: bias, activation, sum, product, scale, gate, weights of experts.
 //
 // A block takes BLOCK_VALUES neighbouring values, and blocks are independent. A thread reads PER_THREAD values of each
-// input, 16 bytes at a time, before it computes, so 32 or 64 bytes of each are under way per thread. The last block, and
-// all of them where an address or the row length is no multiple of 16 bytes, go value by value, neighbouring lanes side
-// by side.
-// Bytes per value: of each input and the output once; bias rows come from the L2 cache. Nothing is reused, so memory is
-// the limit: the slowest activation takes some 15 instructions a value, where reading and writing a 16-bit value takes
-// the time of 28.
-// `out` may be one of the inputs (values are read by the thread that writes them); other overlaps may not be.
+// input, 16 bytes at a time, before it computes, so each thread has 32 or 64 bytes of each input under way. The last
+// block, and all blocks where an address or the row length is not a multiple of 16 bytes, go value by value,
+// neighbouring lanes side by side.
+// Bytes per value: those of each input and of the output, once; bias rows come from the L2 cache. Nothing is reused, so
+// memory is the limit: the slowest activation takes some 15 instructions a value, and reading and writing a 16-bit
+// value takes the time of 28.
+// `out` may be one of the inputs (each value is read by the thread that writes it); other overlaps are not allowed.
 
 constexpr int THREADS = 256;
 constexpr int PER_THREAD = 16;
 constexpr int BLOCK_VALUES = THREADS * PER_THREAD;
 
-// What W values of an operation's inputs are, as they lie in memory. Operations with one input leave the second.
+// W values of each of an operation's inputs, as they lie in memory. Operations with one input leave the second unused.
 template <class T, int W>
 struct Inputs {
   Pack<T, W> first, second;
 };
 
-// out[i] = op of what `op` reads for value i: BLOCK_VALUES values for each block, `in_last` for the last one.
-// `op.load<W>(i)` reads what W values need; `op.combine(v, w)` makes the results of them in v. Nothing is converted
-// before all loads are issued: a conversion waits for its load, and the next load would be issued only then.
+// out[i] = the result of `op` for value i: BLOCK_VALUES values for each block, `in_last` for the last one.
+// `op.load<W>(i)` reads the inputs of W values; `op.combine(v, w)` computes their results in v. Nothing is converted
+// before all loads are issued: a conversion waits for its load, and the next load would be issued only after that.
 template <class T, class Op>
 __device__ __forceinline__ void each(const Op& op, T* out, unsigned in_last, u64 bits) {
   const u64 first = static_cast<u64>(blockIdx.x) * BLOCK_VALUES;
@@ -179,8 +179,9 @@ struct Gate {
 
 constexpr int MOST_EXPERTS = 64;
 
-// out[e * values + i] = weights[e] * x[e * values + i] for a row of each block; weights are 0 but for the top_k greatest
-// of the softmax of its logits. A thread computes the weight of one expert from all logits, which are few.
+// out[e * values + i] = weights[e] * x[e * values + i], one row for each block; weights are 0 except for the top_k
+// greatest of the softmax of the row's logits. A thread computes the weight of one expert from all logits, which are
+// few.
 template <class T>
 __device__ __forceinline__ void weigh_experts(const T* x, const T* logits, T* out, unsigned values,
                                               unsigned num_experts, unsigned top_k) {

@@ -1,4 +1,4 @@
-//! Element-wise steps on the CPU. Every lane stands alone, so bits cannot depend on where a value lies.
+//! Element-wise steps on the CPU. No lane depends on another, so bits cannot depend on where a value lies.
 
 use super::{Accuracy, Activation, BiasAct, Routing, apply, with_activation};
 use crate::{
@@ -134,12 +134,12 @@ impl BiasAct for Cpu {
 }
 
 impl Routing {
-    /// The weights of a row, `top_k` of them: whatever its experts made, nothing of those that have none is looked at.
+    /// The weights of a row, `top_k` of them. Experts that have none are not looked at, whatever their values are.
     pub(crate) fn weights(self, logits: &[f32]) -> [Option<f32>; Self::MOST_EXPERTS] {
         let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let exponentials = logits.iter().map(|logit| f64::from(logit - most).exp());
         let sum: f64 = exponentials.clone().sum();
-        // an order of all values, or NaN would let more of them in: it comes before numbers
+        // a total order, in which NaN comes before numbers: otherwise NaN would let more experts in
         let is_greater = |a: f32, b: f32| a > b || (a.is_nan() && !b.is_nan());
         let mut weights = [None; Self::MOST_EXPERTS];
         for (expert, exponential) in exponentials.enumerate() {
@@ -154,7 +154,7 @@ impl Routing {
     }
 }
 
-/// Does `of_row` with each row of `x` and `out`, which are as long as `bias`.
+/// Calls `of_row` with each row of `x` and `out`, which are as long as `bias`.
 fn with_bias(
     kernel: &'static str,
     queue: &mut CpuQueue,
@@ -227,8 +227,8 @@ impl Kernel for Gate<'_> {
     }
 }
 
-/// `out[i] = behind(activation(before(rows[i])), rows[i])` for rows of one length, with `before` and `behind` of an
-/// instruction.
+/// `out[i] = behind(activation(before(rows[i])), rows[i])` for rows of one length; `before` and `behind` are an
+/// instruction each.
 #[inline(always)]
 fn activate<S: Simd, const N: usize>(
     s: S,

@@ -1,4 +1,4 @@
-//! Element-wise steps on a GPU: blocks of as many values, whatever the rows.
+//! Element-wise steps on a GPU: all blocks have the same number of values, whatever the rows.
 
 use super::{Activation, BiasAct, Routing};
 use crate::{
@@ -73,7 +73,7 @@ impl<F: Float> BiasAct for Cuda<F> {
         b: CudaView<'_, F>,
         out: CudaViewMut<'_, F>,
     ) -> Result<(), KernelError> {
-        // SAFETY: the kernel takes two inputs and as many results.
+        // SAFETY: the kernel takes two inputs and an output of as many values.
         unsafe { pairwise(queue, ("add", named!(F, "add")), a, b, out) }
     }
 
@@ -134,7 +134,8 @@ impl<F: Float> BiasAct for Cuda<F> {
         let values = count(NAME, "values of an expert", values)?;
         let args = (x, logits, out, values, routing.num_experts as u32, routing.top_k as u32);
         let kernel = Kernel { module: FAMILY.of::<F>(), name: named!(F, "weigh_experts") };
-        // SAFETY: there are as many rows of logits as of x and out, each of `values` values for every expert.
+        // SAFETY: logits, x and out have the same number of rows; x and out have `values` values in each row for every
+        // expert.
         Ok(unsafe { queue.launch(kernel, shape, args) }?)
     }
 }
@@ -142,7 +143,7 @@ impl<F: Float> BiasAct for Cuda<F> {
 /// Enqueues the kernel of an operation on two inputs, value by value.
 ///
 /// # Safety
-/// The kernel takes them and `out`, and as many values of each.
+/// The kernel takes the two inputs and `out`, with equally many values of each.
 unsafe fn pairwise<F: Float>(
     queue: &mut CudaQueue,
     (operation, kernel): (&'static str, &'static str),
@@ -160,7 +161,7 @@ unsafe fn pairwise<F: Float>(
 /// Enqueues kernel `name` of this module for `values` values.
 ///
 /// # Safety
-/// `args`, given the values of the last block, are the kernel's, and hold `values` values.
+/// `args`, given the number of values of the last block, returns the kernel's arguments, which hold `values` values.
 unsafe fn each<F: Float, A: Arguments>(
     queue: &mut CudaQueue,
     name: &'static str,
@@ -175,7 +176,7 @@ unsafe fn each<F: Float, A: Arguments>(
     Ok(unsafe { queue.launch(Kernel { module: FAMILY.of::<F>(), name }, shape, args(in_last)) }?)
 }
 
-/// Blocks for `values` values, at least one, and the values of the last.
+/// The blocks for `values` values, of which there is at least one, and the number of values of the last block.
 fn shape(name: &'static str, values: usize) -> Result<(LaunchShape, u32), KernelError> {
     let grid = count(name, "blocks of 4096 values", values.div_ceil(BLOCK_VALUES))?;
     Ok((blocks(grid, THREADS), ((values - 1) % BLOCK_VALUES) as u32 + 1))

@@ -26,7 +26,7 @@ pub enum Activation {
     Tanh,
     /// `1 / (1 + e⁻ˣ)`.
     Sigmoid,
-    /// `ln(1 + max(x, 0))`: what SPLADE makes of a logit.
+    /// `ln(1 + max(x, 0))`, which SPLADE applies to logits.
     Log1pRelu,
 }
 
@@ -46,17 +46,17 @@ impl Activation {
 /// How many experts a router chooses for a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Routing {
-    /// Experts there are, at most [`Routing::MOST_EXPERTS`].
+    /// The number of experts, at most [`Routing::MOST_EXPERTS`].
     pub num_experts: usize,
-    /// Experts that a row has, at least one.
+    /// The number of experts that a row has, at least one.
     pub top_k: usize,
 }
 
 impl Routing {
-    /// Experts whose weights of a row a kernel keeps at hand.
+    /// The most experts whose weights of a row a kernel keeps at hand.
     pub const MOST_EXPERTS: usize = 64;
 
-    /// Both numbers are such as a kernel takes.
+    /// Checks that a kernel takes both numbers.
     ///
     /// # Errors
     /// [`KernelError::Size`].
@@ -77,7 +77,7 @@ impl Routing {
         Ok(())
     }
 
-    /// Rows of `logits`, and values of each expert in a row of `x`, if everything fits.
+    /// The rows of `logits`, and the values of each expert in a row of `x`, if everything fits.
     pub(crate) fn check(&self, logits: usize, x: usize, out: usize) -> Result<(usize, usize), KernelError> {
         const NAME: &str = "weigh_experts";
         self.check_counts(NAME)?;
@@ -115,7 +115,7 @@ pub trait BiasAct: Device {
         out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
-    /// `out = activation(x + bias)`, rows of `bias.len()` values; the sum is not rounded to what is stored.
+    /// `out = activation(x + bias)`, rows of `bias.len()` values; the sum is not rounded to the stored type.
     ///
     /// # Errors
     /// [`KernelError::Length`].
@@ -180,13 +180,15 @@ pub trait BiasAct: Device {
         out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
-    /// `out[r, e · n + i] = weights[r, e] · x[r, e · n + i]`, where `x` is `[rows, num_experts · n]`, the values of all
-    /// experts side by side, and `logits` `[rows, num_experts]`. The weights of a row are the softmax of its logits; those
-    /// that are not among the `top_k` greatest are 0, of equal ones the last, and nothing of their experts is in `out`.
-    /// Where a logit is NaN, or the greatest is infinite, all weights of the row are NaN, whichever experts it has.
+    /// `out[r, e · n + i] = weights[r, e] · x[r, e · n + i]`, the values of each expert times its weight in the row.
     ///
-    /// Source: Shazeer et al., arXiv 1701.06538, section 2.1, without noise; the softmax is of all logits, not of those that
-    /// are chosen (Fedus et al., JMLR 23 (2022), section 2.1).
+    /// `x` is `[rows, num_experts · n]`, the values of all experts side by side, and `logits` is `[rows, num_experts]`.
+    /// The weights of a row are the softmax of its logits, but 0 for all that are not among the `top_k` greatest, where
+    /// the first of equal ones come first; nothing of the experts with weight 0 is in `out`. Where a logit is NaN, or
+    /// the greatest is infinite, all weights of the row are NaN, whichever experts it has.
+    ///
+    /// Source: Shazeer et al., arXiv 1701.06538, section 2.1, without noise; the softmax is over all logits, not only
+    /// over the chosen ones (Fedus et al., JMLR 23 (2022), section 2.1).
     ///
     /// # Errors
     /// [`KernelError::Length`], [`KernelError::Size`].

@@ -1,17 +1,17 @@
-//! Both forms of GELU by tables, where a vector can be looked up in two registers.
+//! Both forms of GELU by tables, where one instruction looks a vector up in two registers.
 //!
-//! Thirty-two short pieces of low degree, whose coefficients the compiler computes from the definitions below. Each piece
-//! interpolates at the Chebyshev nodes of its interval.
+//! A table has thirty-two short pieces of low degree, whose coefficients the compiler computes from the definitions
+//! below. Each piece interpolates at the Chebyshev nodes of its interval.
 //!
-//! Where it has to be accurate, `x · Φ(x) = max(x, 0) − g(|x|)`, and `g(t) = t · (1 − Φ(t))` is smooth, small and soon over:
-//! the pieces are all there is of it, and behind the last one it is taken for zero. Where it need not be, they are GELU
+//! The accurate tables use `x · Φ(x) = max(x, 0) − g(|x|)`, where `g(t) = t · (1 − Φ(t))` is smooth, small and soon
+//! over: the pieces cover all of it, and behind the last one it counts as zero. The pieces of the rough tables are GELU
 //! itself on both sides of zero, and its limits behind them.
 
 use crate::simd::Simd;
 
 /// Pieces of a table: what two registers of sixteen hold.
 const PIECES: usize = 32;
-/// What each of them is wide: a power of two.
+/// The width of a piece: a power of two.
 const STEP: f32 = 0.25;
 
 /// Off by 5e-8, and 7e-11 at the end.
@@ -33,7 +33,7 @@ const FIVE_NODES: [f64; 5] = [
     0.951_056_516_295_153_5,
 ];
 
-/// What stands for Φ.
+/// The function that stands for Φ.
 #[derive(Clone, Copy)]
 enum Form {
     /// The distribution function of the normal distribution.
@@ -42,8 +42,8 @@ enum Form {
     Tanh,
 }
 
-/// Coefficients of `g` by the distance from the middle of a piece, lowest first; piece `i` is that of the numbers nearest to
-/// `i · STEP`.
+/// Coefficients of `g` by the distance from the middle of a piece, lowest degree first; piece `i` is for the numbers
+/// nearest to `i · STEP`.
 #[repr(align(64))]
 pub(super) struct Table([[f32; PIECES]; 5]);
 
@@ -64,7 +64,7 @@ impl Table {
         Table(coefficients)
     }
 
-    /// GELU of each lane, only where [`Simd::LOOKUP`]. NaN gives NaN, infinities give limits.
+    /// GELU of each lane, only where [`Simd::LOOKUP`] holds. NaN gives NaN, infinities give limits.
     #[inline(always)]
     pub(super) fn gelu<S: Simd>(&self, s: S, x: S::F32) -> S::F32 {
         let last = (PIECES - 1) as f32 * STEP;
@@ -82,8 +82,8 @@ impl Table {
     }
 }
 
-/// Coefficients of GELU by `x`, lowest first; piece `i` is that of the numbers nearest to `i · STEP`, of which as many are
-/// negative as are not. The first piece is zero, the last one `x`.
+/// Coefficients of GELU by `x`, lowest degree first; piece `i` is for the numbers nearest to `i · STEP`, and as many
+/// `i` are negative as are not. The first piece is zero, the last one `x`.
 #[repr(align(64))]
 pub(super) struct RoughTable([[f32; PIECES]; 3]);
 
@@ -97,7 +97,7 @@ impl RoughTable {
         while number < Self::LAST {
             let middle = number as f64 * STEP as f64;
             let [a, b, c] = interpolate(form, middle, STEP as f64 / 2.0, &THREE_NODES);
-            // x − (a + b·r + c·r²) with r = x − middle, in its place by the lowest bits of its number
+            // x − (a + b·r + c·r²) with r = x − middle, at the index that the lowest bits of its number give
             let piece = number.rem_euclid(PIECES as i32) as usize;
             coefficients[0][piece] = (b * middle - c * middle * middle - a) as f32;
             coefficients[1][piece] = (1.0 - b + 2.0 * c * middle) as f32;
@@ -116,13 +116,13 @@ impl RoughTable {
         let x = s.max(s.splat(Self::FIRST as f32 * STEP), x);
         let t = s.min(s.splat(Self::LAST as f32 * STEP), x);
         let piece = s.bits(s.add(t, multiples(s)));
-        // by `t`, or an infinity times the 0 of the last piece were NaN
+        // by `t`: an infinity times the 0 of the last piece would be NaN
         let slope = s.mul_add(s.lookup(square, piece), t, s.lookup(linear, piece));
         s.mul_add(slope, x, s.lookup(constant, piece))
     }
 }
 
-/// Floats of this size are multiples of [`STEP`], and which of them one is stands in its lowest bits.
+/// Floats of this size are multiples of [`STEP`], and the lowest bits of each say which one it is.
 #[inline(always)]
 fn multiples<S: Simd>(s: S) -> S::F32 {
     s.splat(1.5 * (1 << 23) as f32 * STEP)

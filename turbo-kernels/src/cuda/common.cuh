@@ -1,8 +1,8 @@
-// What the kernels of all families share: number types, wide accesses, reductions, instructions of the tensor cores.
+// The code that all families share: number types, wide accesses, reductions, instructions of the tensor cores.
 //
-// A compilation unit is this file followed by a family's `.cu`, without any header: NVRTC then needs nothing but
-// itself. Kernels widen what they read to f32, compute in f32, and round each result once. A family's file ends with a
-// macro that lists its kernels for a type; Rust adds the line of the type that the device stores.
+// A compilation unit is this file followed by a family's `.cu`. It has no headers, so NVRTC needs no files. Kernels
+// widen the values that they read to f32, compute in f32, and round each result once. A family's file ends with a macro
+// that lists its kernels for a type; Rust appends a line with the type that the device stores.
 //
 //   section           | for
 //   1 the machine     | conversions, 2^x, mma, ldmatrix, cp.async: an instruction each; on the CPU the emulator has them
@@ -54,15 +54,15 @@ __device__ __forceinline__ unsigned f32_to_bf16x2(float low, float high) {
   return bits;
 }
 
-// 2^value, off by about 2 units in the last place; 0 where that is below the normal numbers, which exp2f takes three
-// more instructions for.
+// 2^value, off by about 2 units in the last place; 0 where the result is below the normal numbers, which would take
+// exp2f three more instructions.
 __device__ __forceinline__ float exp2_approx(float value) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value));
   return power;
 }
 
-// sum[16, 8] += a[16, 16] · b[16, 8]; fragments as the PTX manual lays them out over the warp ("mma.m16n8k16").
+// sum[16, 8] += a[16, 16] · b[16, 8]; the PTX manual lays the fragments out over the warp ("mma.m16n8k16").
 __device__ __forceinline__ void mma_m16n8k16_f16(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -86,7 +86,7 @@ __device__ __forceinline__ void ldmatrix_x4(unsigned (&to)[4], const void* share
                : "memory");
 }
 
-// The same, each matrix transposed.
+// The same, with each matrix transposed.
 __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&to)[4], const void* shared_row) {
   unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared_row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -96,7 +96,7 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&to)[4], const void*
 }
 
 // Copies 16 bytes to shared memory while the thread goes on: the first `bytes` from `global`, then zeros. Both
-// addresses are multiples of 16. With 0 bytes `global` is not read.
+// addresses are multiples of 16. If `bytes` is 0, `global` is not read.
 __device__ __forceinline__ void cp_async_16(void* shared, const void* global, unsigned bytes = 16) {
   unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global), "r"(bytes) : "memory");
@@ -105,7 +105,8 @@ __device__ __forceinline__ void cp_async_16(void* shared, const void* global, un
 // Ends a group of copies.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most the NEWEST last groups of this thread are under way. Others see the copies behind a barrier.
+// Waits until at most the NEWEST last groups of this thread are under way. Other threads see the copies after a
+// barrier.
 template <int NEWEST>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(NEWEST) : "memory");
@@ -145,7 +146,7 @@ __device__ __forceinline__ bf16_t from_float<bf16_t>(float value) {
   return bf16_t{f32_to_bf16(value)};
 }
 
-// Two values as an instruction of the tensor cores takes them, `low` in the lower 16 bits.
+// Two values as the tensor cores' instructions take them, `low` in the lower 16 bits.
 template <class T>
 __device__ __forceinline__ unsigned pair_from_floats(float low, float high);
 template <>
@@ -173,30 +174,31 @@ __device__ __forceinline__ void pair_to_floats<bf16_t>(unsigned pair, float& low
 
 constexpr float LOG2_E = 1.44269504f;
 
-// Exponents of two from here on are giants: below, rounding one moves what it belongs to by a factor of √2 at most.
+// Exponents of two from here on are giants: rounding a smaller one changes the power by a factor of √2 at most.
 constexpr float GIANT = 16777216.0f;
 
 __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
 __device__ __forceinline__ float not_a_number() { return __uint_as_float(0x7fc00000u); }
 
 // ---- 3 wide accesses ------------------------------------------------------------------------------------------------
-// A thread moves W consecutive values at once. W is a template argument that each kernel chooses by the addresses it was
-// given, the same for all threads of a launch: 16 bytes where everything is a multiple of that, 4 bytes, or one value.
-// Narrow accesses of neighbouring lanes still lie side by side.
+// A thread moves W consecutive values at once. Each kernel chooses the template argument W by the addresses that it was
+// given, the same for all threads of a launch: 16 bytes where everything is a multiple of 16, else 4 bytes, or one
+// value. Narrow accesses of neighbouring lanes still lie side by side.
 
 template <class T, int W>
 struct alignas(W * sizeof(T)) Pack {
   T values[W];
 };
 
-// Several addresses, and lengths in bytes, of which the least aligned counts: what WITH_WIDTH chooses by.
+// The bits of several addresses and lengths in bytes together, so that the least aligned decides: WITH_WIDTH chooses by
+// it.
 template <class... Pointers>
 __device__ __forceinline__ u64 joint_bits(u64 bytes, const Pointers*... pointers) {
   return (bytes | ... | reinterpret_cast<u64>(pointers));
 }
 
-// Does the last arguments, statements that may use W, with the widest that `bits` allow. A macro, as NVRTC takes generic
-// lambdas for functions of the host; so there are no directives among the statements, and compilers unroll what is short
+// Runs the last arguments, statements that may use W, with the widest W that `bits` allow. This is a macro, since NVRTC
+// treats generic lambdas as host functions; so the statements hold no directives, and compilers unroll short loops
 // anyway.
 #define WITH_WIDTH(T, bits, ...)                               \
   do {                                                         \
@@ -213,7 +215,7 @@ __device__ __forceinline__ u64 joint_bits(u64 bytes, const Pointers*... pointers
     }                                                          \
   } while (false)
 
-// W values from `from` on, a multiple of W values.
+// W values from `from` on, which is aligned to W values.
 template <int W, class T>
 __device__ __forceinline__ Pack<T, W> load_pack(const T* from) {
   return *reinterpret_cast<const Pack<T, W>*>(from);
@@ -257,20 +259,21 @@ __device__ __forceinline__ void store(T* to, const float* v) {
 // ---- 4 rows ---------------------------------------------------------------------------------------------------------
 // THREADS threads share a row: a group of 4 to 32 lanes of a warp, or a block. A thread holds its values of ROWS rows.
 
-// The column of value i of a thread, when rows are read W values at a time: packs of neighbouring threads are neighbours
-// in memory. It grows with i, so the values that lie in the row are the first ones.
+// The column of a thread's value i when rows are read W values at a time: packs of neighbouring threads are neighbours
+// in memory. The column grows with i, so the values inside the row come first.
 template <int THREADS, int W>
 __device__ __forceinline__ unsigned column_of(int i, unsigned thread) {
   return (i / W * THREADS + thread) * W + i % W;
 }
 
-// How many values a thread has of a row of `columns`, a multiple of W: those with column_of below it.
+// The number of values that a thread has of a row of `columns`, a multiple of W: those whose column_of is below
+// `columns`.
 template <int THREADS, int W>
 __device__ __forceinline__ int owned(unsigned columns, unsigned thread) {
   return static_cast<int>((columns / W + THREADS - 1 - thread) / THREADS) * W;
 }
 
-// This thread among those of its row.
+// The number of this thread among those of its row.
 template <int THREADS>
 __device__ __forceinline__ unsigned thread_of_row() {
   return THREADS <= 32 ? threadIdx.x % THREADS : threadIdx.x;
@@ -293,7 +296,7 @@ struct Sum {
   static __device__ __forceinline__ float join(float a, float b) { return a + b; }
 };
 
-// Forgets NaN.
+// Ignores NaN.
 struct Max {
   static __device__ __forceinline__ float neutral() { return -infinity(); }
   static __device__ __forceinline__ float join(float a, float b) { return fmaxf(a, b); }
@@ -313,7 +316,7 @@ __device__ __forceinline__ void group_reduce(float (&v)[X]) {
 }
 
 // v[x] <- reduction of v[x] over the block of THREADS threads, with one barrier: every warp joins the results of all.
-// `shared` must not be used again, nor hold anything that is still read, until the block's next barrier.
+// `shared` must not be used again until the block's next barrier, and must not hold values that are still to be read.
 template <class Op, int THREADS, int X>
 __device__ __forceinline__ void block_reduce(float (&v)[X], float (&shared)[THREADS / 32][X]) {
   group_reduce<Op, 32>(v);
@@ -331,8 +334,8 @@ __device__ __forceinline__ void block_reduce(float (&v)[X], float (&shared)[THRE
   }
 }
 
-// v[x] <- reduction of v[x] over the THREADS threads of a row. A kernel numbers its reductions by STEP: each has shared
-// memory of its own, so none has to wait until another has been read. At most once per STEP and block.
+// v[x] <- reduction of v[x] over the THREADS threads of a row. A kernel numbers its reductions by STEP: each has its
+// own shared memory, so none has to wait until another has been read. At most once per STEP and block.
 template <class Op, int STEP, int THREADS, int X>
 __device__ __forceinline__ void row_reduce(float (&v)[X]) {
   if constexpr (THREADS > 32) {
@@ -344,7 +347,7 @@ __device__ __forceinline__ void row_reduce(float (&v)[X]) {
 }
 
 // The reduction of one value over a block as it is usually written: warps, a barrier, the first warp, another barrier.
-// What the batched reductions are measured against. `shared` as for block_reduce.
+// The batched reductions are measured against it. `shared` as for block_reduce.
 template <class Op>
 __device__ __forceinline__ float block_reduce_classic(float value, float (&shared)[33]) {
   float v[1] = {value};
@@ -383,8 +386,9 @@ struct Keys {
   __device__ __forceinline__ bool has(unsigned key) const { return key - first < end - first; }
 };
 
-// The keys below `keys` that query `query` sees: those at most `before` before it and `after` behind it. 0xffffffff is
-// no limit, so all masks are two numbers: full has none, causal 0 behind, a window its reach on both sides.
+// The keys below `keys` that query `query` sees: those at most `before` before it and `after` after it. 0xffffffff
+// means no limit, so two numbers describe every mask: full has no limits, causal has 0 after, a window has its reach on
+// both sides.
 __device__ __forceinline__ Keys visible_keys(unsigned query, unsigned keys, unsigned before, unsigned after) {
   const unsigned first = query > before ? query - before : 0;
   const u64 end = static_cast<u64>(query) + after + 1;
@@ -394,7 +398,7 @@ __device__ __forceinline__ Keys visible_keys(unsigned query, unsigned keys, unsi
 // Kinds of relative biases: see attention::BiasArguments.
 constexpr unsigned BIAS_NONE = 0, BIAS_BUCKETS = 1, BIAS_ALIBI = 2, BIAS_DISENTANGLED = 3;
 
-// How steeply the linear biases of a head fall: the twin of `attention::alibi_slope`, which says more.
+// The slope of a head's linear biases: the twin of `attention::alibi_slope`, which says more.
 __device__ __forceinline__ float alibi_slope(unsigned head, unsigned num_heads) {
   const unsigned even = 1u << (31 - __clz(static_cast<int>(num_heads)));
   const float step = head < even ? head + 1.0f : head - even + 0.5f;
@@ -408,7 +412,7 @@ __device__ inline unsigned relative_position(int distance, unsigned span, unsign
   const unsigned magnitude = distance < 0 ? 0u - static_cast<unsigned>(distance) : static_cast<unsigned>(distance);
   unsigned steps = magnitude;
   if (max_distance != 0 && magnitude > exact) {
-    // both ratios are of f32, and so are their logarithms, as the published models were trained
+    // both ratios and their logarithms are f32, as the published models were trained
     const float ratio = static_cast<float>(magnitude) / static_cast<float>(exact);
     const float most = static_cast<float>(max_distance - 1) / static_cast<float>(exact);
     const float part = static_cast<float>(log(static_cast<double>(ratio))) /

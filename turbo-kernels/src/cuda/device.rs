@@ -17,7 +17,7 @@ use crate::{
 /// How a [`Cuda`] is used.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CudaOptions {
-    /// Whether products of f32 may round their inputs to TF32, of 11 bits, which tensor cores multiply.
+    /// Whether f32 products may round their inputs to TF32, which has 11 bits and which tensor cores multiply.
     pub tf32: bool,
 }
 
@@ -26,7 +26,7 @@ pub struct CudaOptions {
 pub struct Cuda<F> {
     driver: Arc<dyn Driver>,
     options: CudaOptions,
-    /// What constants are uploaded on.
+    /// The stream that uploads constants.
     constants: Arc<Mutex<Option<Box<dyn Stream>>>>,
     float: PhantomData<F>,
 }
@@ -38,24 +38,24 @@ impl<F: Float> Cuda<F> {
         Cuda { driver, options, constants: Arc::default(), float: PhantomData }
     }
 
-    /// The same GPU with activations of another type; blocks are exchangeable.
+    /// The same GPU with activations of another type. Blocks are interchangeable.
     #[must_use]
     pub fn with_float<G: Float>(&self) -> Cuda<G> {
         Cuda::new(Arc::clone(&self.driver), self.options)
     }
 
-    /// What is below.
+    /// The driver of the GPU.
     #[must_use]
     pub fn driver(&self) -> &Arc<dyn Driver> {
         &self.driver
     }
 
-    /// Whether products of f32 may be rounded more.
+    /// Whether f32 products may round their inputs to TF32.
     pub(crate) fn tf32(&self) -> bool {
         self.options.tf32
     }
 
-    /// A block of `values` that any queue may read at once.
+    /// A block that holds `values` and that any queue may read right away.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`], or a device failure.
@@ -67,7 +67,7 @@ impl<F: Float> Cuda<F> {
             none => none.insert(self.driver.stream()?),
         };
         let view = block.view_mut::<F>(0, values.len())?;
-        // SAFETY: the view holds as many values.
+        // SAFETY: the view holds that many values.
         unsafe { stream.upload(bytes_of(values), view.address()) }?;
         stream.synchronize()?;
         Ok(block)
@@ -83,19 +83,19 @@ impl<F> fmt::Debug for Cuda<F> {
     }
 }
 
-/// Kernels of one queue that were recorded.
+/// Recorded kernels of one queue.
 #[derive(Debug)]
 pub struct CudaRecording {
     recorded: Box<dyn Recording>,
-    /// Which queue it was: the order of operations is its, and so is the scratch that they use.
+    /// The queue's id: it orders the operations and owns their scratch.
     queue: u64,
-    /// That of the queue, whose blocks they use.
+    /// The queue's driver, whose blocks the kernels use.
     driver: Arc<dyn Driver>,
-    /// How many of its blocks had been freed before.
+    /// How many of the driver's blocks had been freed before the recording.
     freed: u64,
 }
 
-/// Host memory that copies of one queue land in.
+/// Host memory that receives copies of one queue.
 #[derive(Debug)]
 pub struct CudaLanding(Box<dyn Landing>);
 
@@ -140,7 +140,7 @@ impl<F: Float> Device for Cuda<F> {
             return work(queue).map(|()| None);
         }
         let worked = catch_unwind(AssertUnwindSafe(|| work(queue)));
-        // after a panic, too: a caller that catches it has a queue that runs its operations again
+        // also after a panic: a caller that catches it finds a queue that runs its operations again
         let recorded = queue.stream().end_recording();
         worked.unwrap_or_else(|panic| resume_unwind(panic))?;
         Ok(Some(CudaRecording { recorded: recorded?, queue: queue.id(), driver, freed }))
@@ -151,9 +151,9 @@ impl<F: Float> Device for Cuda<F> {
         if *freed != recording.freed || queue.id() != recording.queue {
             return Ok(false);
         }
-        // SAFETY: no block of the device was freed since before the first of its operations was recorded, and none is
-        // while `freed` is held; what is freed after waits until all is done. Blocks of another device are none of a
-        // queue's, recorded or not.
+        // SAFETY: no block of the device was freed since before the first operation was recorded, and none is freed
+        // while `freed` is held; blocks freed afterwards wait until everything is done. A queue never uses blocks of
+        // another device, recorded or not.
         unsafe { recording.recorded.replay() }?;
         Ok(true)
     }
@@ -217,7 +217,7 @@ impl<F: Float> Device for Cuda<F> {
         to: CudaViewMut<'_, T>,
     ) -> Result<(), DeviceError> {
         check_lengths::<T>(from.len(), to.len())?;
-        // SAFETY: the view holds as many values.
+        // SAFETY: the view holds that many values.
         unsafe { queue.stream().upload(bytes_of(from), to.address()) }
     }
 
@@ -228,9 +228,9 @@ impl<F: Float> Device for Cuda<F> {
         to: &mut [T],
     ) -> Result<(), DeviceError> {
         check_lengths::<T>(from.len(), to.len())?;
-        // SAFETY: elements have no padding, and every pattern of bits is one.
+        // SAFETY: elements have no padding, and every bit pattern is a valid element.
         let bytes = unsafe { slice::from_raw_parts_mut(to.as_mut_ptr().cast(), size_of_val(to)) };
-        // SAFETY: the view holds as many values.
+        // SAFETY: the view holds that many values.
         unsafe { queue.stream().download(from.address(), bytes) }
     }
 
@@ -243,7 +243,7 @@ impl<F: Float> Device for Cuda<F> {
     }
 
     fn fetch<T: Element>(&self, from: CudaView<'_, T>, to: &mut CudaLanding) -> Result<(), DeviceError> {
-        // SAFETY: the view holds as many values; its block is freed behind the copy.
+        // SAFETY: the view holds that many values; its block is freed only after the copy.
         unsafe { to.0.fetch(from.address(), from.len() * size_of::<T>()) }
     }
 
@@ -253,7 +253,7 @@ impl<F: Float> Device for Cuda<F> {
 
     fn landed<'a, T: Element>(&self, landing: &'a mut CudaLanding) -> Result<&'a [T], DeviceError> {
         let bytes = landing.0.bytes()?;
-        // SAFETY: every pattern of bits is an element.
+        // SAFETY: every bit pattern is a valid element.
         match unsafe { bytes.align_to() } {
             ([], values, []) => Ok(values),
             _ => Err(DeviceError::PartialElement { bytes: bytes.len(), element_bytes: size_of::<T>() }),
@@ -262,7 +262,7 @@ impl<F: Float> Device for Cuda<F> {
 }
 
 fn bytes_of<T: Element>(values: &[T]) -> &[u8] {
-    // SAFETY: elements have no padding, so each of their bytes has a value.
+    // SAFETY: elements have no padding, so all of their bytes are initialised.
     unsafe { slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
@@ -301,7 +301,7 @@ mod tests {
         assert!(matches!(error, DeviceError::CopyLength { from: 16, to: 12 }));
     }
 
-    /// Answers that are kept from one start to the next are those of products that round the same.
+    /// Answers kept from one start to the next come only from products that round the same.
     #[test]
     fn products_that_round_more_are_told_apart() {
         let Some(cuda) = cuda() else { return };
@@ -363,7 +363,7 @@ mod tests {
         cuda.scale(queue, cuda.view(from, 0, 4)?, 2.0, cuda.view_mut(to, 0, 4)?)
     }
 
-    /// A recording holds addresses, and memory that was freed may belong to another block.
+    /// A recording holds addresses, and freed memory may belong to another block by now.
     #[test]
     fn a_recording_is_not_replayed_once_memory_was_freed() {
         let new = || Some(cuda()?.with_float::<f32>());
@@ -394,10 +394,10 @@ mod tests {
             "another queue would not wait for it"
         );
         assert_eq!(get(&mut queue, &to), [6.0; 4]);
-        // the same memory, by another name
+        // the same memory, through another device type
         drop(cuda.with_float::<bf16>().allocate(16).unwrap());
         assert!(!cuda.replay(&mut queue, &recorded).unwrap());
-        // whichever device replays, it is the memory of the queue that counts
+        // whichever device replays, the memory of the queue counts
         let again = other.record(&mut queue, |queue| double(&cuda, queue, &from, &mut to)).unwrap().unwrap();
         drop(cuda.allocate(16).unwrap());
         assert!(!other.replay(&mut queue, &again).unwrap());

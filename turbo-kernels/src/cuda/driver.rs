@@ -6,7 +6,7 @@
 //!                 └─ the emulator (tests): the same kernels on the processor
 //! ```
 //!
-//! Launch shapes, arguments and the order of operations are made above this seam, so they are tested without a GPU.
+//! Launch shapes, arguments and the order of operations are decided above this seam, so they are tested without a GPU.
 
 use std::{ffi::c_void, fmt::Debug};
 
@@ -17,13 +17,13 @@ use crate::{
     matmul::Rhs,
 };
 
-/// Where a kernel's bytes are; 0 is no memory.
+/// An address in device memory; 0 stands for no memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Address(pub u64);
 
 impl Address {
-    /// No memory: what a kernel is given for an argument that is not there.
+    /// No memory: passed to a kernel for an absent argument.
     pub const NULL: Address = Address(0);
 
     /// The address `bytes` further on.
@@ -33,69 +33,71 @@ impl Address {
     }
 }
 
-/// What a driver knows of its device.
+/// A driver's description of its device.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
-    /// What its maker calls it.
+    /// The name that its maker gives it.
     pub name: String,
     /// Major and minor: `(9, 0)` for an H200.
     pub compute_capability: (u32, u32),
-    /// How many blocks run at once, at least.
+    /// The least number of blocks that run at once.
     pub multiprocessors: u32,
-    /// All memory of the device.
+    /// The device's total memory.
     pub memory_bytes: u64,
 }
 
 /// A GPU, or the processor acting as one.
 ///
 /// # Safety
-/// Callers rely on what is said below: memory has as many bytes as were requested, belongs to nothing else until it is
-/// freed, and goes after what uses it; all blocks of it are counted in one place; and operations of streams, their
-/// landings and their recordings touch only what they are given, in order.
+/// Callers rely on the documentation below. An allocation has as many bytes as were requested, belongs to nothing else
+/// until it is freed, and is released only after everything that uses it. All freed blocks of a device are counted in
+/// one place. The operations of streams, their landings and their recordings touch only the memory that they are given,
+/// in order.
 pub unsafe trait Driver: Debug + Send + Sync + 'static {
-    /// What the device is.
+    /// The description of the device.
     fn info(&self) -> &DeviceInfo;
 
-    /// Device memory that is not allocated; what was freed is not, once no stream records.
+    /// Device memory that is not allocated. Freed memory counts as free once no stream records.
     ///
     /// # Errors
     /// A device failure.
     fn free_bytes(&self) -> Result<u64, DeviceError>;
 
-    /// `bytes` bytes of device memory, all zero, aligned to [`crate::device::ALIGNMENT`]. An allocation of no bytes has
-    /// an address, too.
+    /// Allocates `bytes` bytes of device memory, all zero, aligned to [`crate::device::ALIGNMENT`]. An allocation of no
+    /// bytes has an address, too.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError>;
 
-    /// Gives memory back, once what was enqueued on any stream so far is done. [`Driver::allocate`] has it from then
-    /// on, or when the recordings that are under way have ended; other processes may have to wait.
+    /// Gives memory back once everything enqueued on any stream so far is done. [`Driver::allocate`] can use it from
+    /// then on, or once the recordings under way have ended; other processes may have to wait longer.
     ///
     /// # Safety
-    /// `address` came from [`Driver::allocate`] with as many `bytes`, is freed once, and nothing is enqueued that uses it after.
+    /// `address` came from [`Driver::allocate`] with the same `bytes` and is freed once, and nothing that uses it is
+    /// enqueued afterwards.
     unsafe fn free(&self, address: Address, bytes: usize);
 
-    /// Where blocks of this device are counted that are freed: always the same place.
+    /// The count of this device's freed blocks: always the same object.
     fn freed(&self) -> &Freed;
 
     /// A new stream.
     ///
     /// # Errors
-    /// When the device gives no more.
+    /// When the device can create no more.
     fn stream(&self) -> Result<Box<dyn Stream>, DeviceError>;
 }
 
-/// Operations of one device, done in the order in which they are enqueued. What an operation reads and writes must live
-/// until it is done, which [`Driver::free`] waits for.
+/// Operations of one device, done in the order in which they are enqueued. The memory that an operation reads and
+/// writes must live until the operation is done; [`Driver::free`] waits for that.
 pub trait Stream: Send {
     /// Enqueues a kernel. `args` point to its arguments, in order; they are read before this returns.
     ///
     /// # Errors
-    /// When the kernel does not compile or does not exist, or the shape is more than the device has.
+    /// When the kernel does not compile or does not exist, or the device cannot run the shape.
     ///
     /// # Safety
-    /// `args` are as many as the kernel has parameters, and of their types; each address among them holds what the
+    /// `args` match the kernel's parameters in number and type; each address among them holds the values that the
     /// kernel reads and writes there.
     unsafe fn launch(
         &mut self,
@@ -104,8 +106,8 @@ pub trait Stream: Send {
         args: &mut [*mut c_void],
     ) -> Result<(), DeviceError>;
 
-    /// Says what the next kernel may touch at most, so many bytes from each address on: a driver for tests finds kernels
-    /// that touch more. The call is optional.
+    /// Limits the memory that the next kernel may touch: the given number of bytes from each address on. A driver for
+    /// tests reports kernels that touch more. The call is optional.
     fn confine(&mut self, _spans: &[(Address, usize)]) {}
 
     /// Enqueues a product.
@@ -114,8 +116,8 @@ pub trait Stream: Send {
     /// A device failure.
     ///
     /// # Safety
-    /// The addresses hold what the sizes and strides say, `y` shares no bytes with the others, and no two values of
-    /// `y` share an element.
+    /// The addresses hold the matrices that the sizes and strides describe, `y` shares no bytes with the others, and no
+    /// two values of `y` share an element.
     unsafe fn product(&mut self, product: &Product) -> Result<(), DeviceError>;
 
     /// Enqueues a copy to the device. `from` is read before this returns.
@@ -136,24 +138,24 @@ pub trait Stream: Send {
     /// `from` holds `to.len()` bytes.
     unsafe fn download(&mut self, from: Address, to: &mut [u8]) -> Result<(), DeviceError>;
 
-    /// Host memory that this stream can copy into while the host does something else; it has no bytes yet.
+    /// Creates host memory that this stream can copy into while the host does other work; it has no bytes yet.
     ///
     /// # Errors
     /// A device failure.
     fn landing(&mut self) -> Result<Box<dyn Landing>, DeviceError>;
 
-    /// Waits until all is done that was enqueued.
+    /// Waits until everything that was enqueued is done.
     ///
     /// # Errors
     /// A device failure, which an operation before may have met.
     fn synchronize(&mut self) -> Result<(), DeviceError>;
 
-    /// From now on records kernels and products, instead of doing them, until [`Stream::end_recording`]. `false` when
-    /// this driver records nothing, and then all is done as ever.
+    /// Records kernels and products from now on, instead of running them, until [`Stream::end_recording`]. Returns
+    /// `false` when this driver records nothing, and then everything runs as usual.
     ///
-    /// Copies cannot be recorded: meanwhile they are refused, and so is waiting. The caller has run the same operations
-    /// once before: then kernels are loaded, algorithms chosen, and scratch memory has its size, so that none is freed
-    /// which the recording uses.
+    /// Copies cannot be recorded: they are refused meanwhile, and so is waiting. The caller has run the same operations
+    /// once before, so that kernels are loaded, algorithms are chosen, and scratch memory has its size: no scratch that
+    /// the recording uses is freed.
     ///
     /// # Errors
     /// When a recording is under way, or a device failure.
@@ -161,70 +163,73 @@ pub trait Stream: Send {
         Ok(false)
     }
 
-    /// What was recorded since [`Stream::begin_recording`].
+    /// Ends the recording, and returns everything recorded since [`Stream::begin_recording`].
     ///
     /// # Errors
-    /// When no recording is under way, or a device failure. Either way none is after.
+    /// When no recording is under way, or a device failure. In both cases no recording is under way afterwards.
     fn end_recording(&mut self) -> Result<Box<dyn Recording>, DeviceError> {
         let why = "no recording is under way".to_owned();
         Err(DeviceError::Failed { what: "end a recording", why })
     }
 }
 
-/// Host memory of one stream, which its copies land in.
+/// Host memory that receives copies of one stream.
 pub trait Landing: Debug + Send {
-    /// Makes room for copies of up to `bytes` bytes. What it holds may be lost.
+    /// Makes room for copies of up to `bytes` bytes. The bytes that it holds may be lost.
     ///
     /// # Errors
     /// A device failure, or that the host has no such memory left.
     fn reserve(&mut self, bytes: usize) -> Result<(), DeviceError>;
 
-    /// Enqueues a copy of `bytes` bytes, behind all that the stream has; what was fetched before is lost. Makes room where
-    /// there is too little.
+    /// Enqueues a copy of `bytes` bytes, behind everything on the stream. Previously fetched bytes are lost. Makes more
+    /// room if needed.
     ///
     /// # Errors
-    /// As of [`Landing::reserve`]; while a recording is under way.
+    /// The errors of [`Landing::reserve`], or a recording is under way.
     ///
     /// # Safety
-    /// `from` holds as many bytes until the copy is done.
+    /// `from` holds `bytes` bytes until the copy is done.
     unsafe fn fetch(&mut self, from: Address, bytes: usize) -> Result<(), DeviceError>;
 
-    /// Whether the last copy is there. Does not wait.
+    /// Whether the last copy has arrived. Does not wait.
     ///
     /// # Errors
     /// A device failure, which an operation before may have met.
     fn has_landed(&mut self) -> Result<bool, DeviceError>;
 
-    /// What was fetched last; waits until it is there.
+    /// The bytes of the last fetch; waits until they have arrived.
     ///
     /// # Errors
     /// A device failure, which an operation before may have met.
     fn bytes(&mut self) -> Result<&[u8], DeviceError>;
 }
 
-/// Operations that were recorded once, to be enqueued all at once: that costs the host less than one after another.
+/// Operations that were recorded once and can be enqueued all at once, which costs the host less than one after
+/// another.
 pub trait Recording: Debug + Send {
-    /// Enqueues them on the stream on which they were recorded, with the same addresses and sizes.
+    /// Enqueues the operations on the stream on which they were recorded, with the same addresses and sizes.
     ///
     /// # Errors
-    /// A device failure; while a recording of that stream is under way.
+    /// A device failure, or a recording of that stream is under way.
     ///
     /// # Safety
-    /// As for each of the operations; so the memory that they use has not been freed.
+    /// The conditions of each operation hold; in particular, the memory that they use has not been freed.
     unsafe fn replay(&self) -> Result<(), DeviceError>;
 }
 
-/// Device code of one family of kernels. Compiled behind `common.cuh`, to which it may refer, without any `#include`.
+/// Device code of one family of kernels. It is compiled behind `common.cuh`, to which it may refer, and has no
+/// `#include`.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Module {
-    /// The name of the file without its ending: `softmax`.
+    /// The name of the file without its extension: `softmax`.
     pub name: &'static str,
     /// CUDA C++.
     pub source: &'static str,
 }
 
 impl Module {
-    /// What the emulator compiles. For a GPU a line stands between both parts, so that messages name the file.
+    /// The source that the emulator compiles. For a GPU a `#line` directive stands between both parts, so that messages
+    /// name the file.
     #[must_use]
     pub fn unit(&self) -> String {
         [include_str!("common.cuh"), self.source].concat()
@@ -234,7 +239,7 @@ impl Module {
 /// A kernel: `extern "C" __global__ void name(..)` of a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kernel {
-    /// Where it is.
+    /// The module that has the kernel.
     pub module: &'static Module,
     /// `<op>_<dtype>[_variant]`, see `named!`.
     pub name: &'static str,
@@ -253,18 +258,18 @@ macro_rules! named {
 }
 pub(crate) use named;
 
-/// How many blocks of how many threads run a kernel.
+/// The number of blocks that run a kernel, and of threads in each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchShape {
     /// Blocks along x, y and z, each at least 1; y and z are at most 65535.
     pub grid: [u32; 3],
     /// Threads of a block, in one dimension: 1 to 1024.
     pub block: u32,
-    /// Dynamic shared memory of a block. Above 48 KiB the driver raises the kernel's limit itself.
+    /// Dynamic shared memory of a block, in bytes. Above 48 KiB the driver raises the kernel's limit itself.
     pub shared_bytes: u32,
 }
 
-/// What a floating-point value is stored as.
+/// The type in which a floating-point value is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FloatType {
     /// `float`.
@@ -279,7 +284,7 @@ impl FloatType {
     /// The type of elements `T`.
     ///
     /// # Panics
-    /// When they are no floats.
+    /// When `T` is no type of floats.
     #[must_use]
     pub fn of<T: Element>() -> FloatType {
         match T::NAME {
@@ -300,8 +305,8 @@ impl FloatType {
     }
 }
 
-/// `batch` row-major matrices: value `(b, i, j)` is element `b · batch_stride + i · row_stride + j` from `first` on, which is
-/// aligned to an element and no more.
+/// `batch` row-major matrices: value `(b, i, j)` is element `b · batch_stride + i · row_stride + j` from `first` on.
+/// `first` is aligned to an element, and need not be aligned to more.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrices {
     /// Value `(0, 0, 0)`.
@@ -312,24 +317,24 @@ pub struct Matrices {
     pub batch_stride: usize,
 }
 
-/// `y = activation(x · w + bias + add)`, `batch` times: summed in f32 in any order. A `y` of f32, and the sum with a bias
-/// alone, is rounded once; a driver may round to a 16-bit `y` before each step where an activation or `add` follow. What `y`
-/// held before does not matter, be it NaN.
+/// `y = activation(x · w + bias + add)`, `batch` times: summed in f32 in any order. A `y` of f32, and the sum with a
+/// bias alone, is rounded once; a driver may round to a 16-bit `y` before each later step where an activation or `add`
+/// follow. The previous contents of `y` do not matter, even if they are NaN.
 ///
-/// A product of which `m`, `n` or `batch` is 0 is nothing; with `k` = 0 the sum is 0.
+/// A product whose `m`, `n` or `batch` is 0 does nothing; if `k` is 0, the sum is 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Product {
-    /// What `x`, `w` and `bias` hold.
+    /// The type of `x`, `w` and `bias`.
     pub input: FloatType,
-    /// What `y` holds: the same, or f32.
+    /// The type of `y`: the same, or f32.
     pub output: FloatType,
-    /// Products.
+    /// The number of products.
     pub batch: usize,
     /// Rows of `x` and `y`.
     pub m: usize,
     /// Columns of `y`.
     pub n: usize,
-    /// Summed dimension.
+    /// The dimension that is summed over.
     pub k: usize,
     /// `[m, k]`.
     pub x: Matrices,
@@ -341,10 +346,10 @@ pub struct Product {
     pub y: Matrices,
     /// `[n]`, or [`Address::NULL`]; added to every row.
     pub bias: Address,
-    /// What is done to the sum. A driver must take [`Activation::GeluTanh`] and [`Activation::Relu`].
+    /// The function applied to the sum. A driver must support [`Activation::GeluTanh`] and [`Activation::Relu`].
     pub activation: Option<Activation>,
     /// `[m, n]`, of the type of `y`; shares no bytes with it.
     pub add: Option<Matrices>,
-    /// Whether f32 inputs may be rounded to TF32, of 11 bits.
+    /// Whether f32 inputs may be rounded to TF32, which has 11 bits.
     pub tf32: bool,
 }

@@ -3,8 +3,8 @@
 use super::{FloatType, Module};
 use crate::device::Element;
 
-/// A family's kernels for each type of floats. A device stores one, so they are compiled apart: what NVRTC takes counts at a
-/// server's first start.
+/// A family's kernels for each type of floats. A device stores a single type, so each is compiled separately: NVRTC's
+/// time delays a server's first start.
 #[derive(Debug)]
 pub(crate) struct Family {
     pub(crate) f32: Module,
@@ -13,7 +13,7 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// For activations of type `F`.
+    /// The module for activations of type `F`.
     pub(crate) fn of<F: Element>(&'static self) -> &'static Module {
         match FloatType::of::<F>() {
             FloatType::F32 => &self.f32,
@@ -23,8 +23,8 @@ impl Family {
     }
 }
 
-/// The family of that name, of files beside the one that says so. The last of them has at its foot a macro
-/// `INSTANCES(T, DTYPE)` that lists the kernels of a type.
+/// The family of the given name, from files beside the invoking one. At the foot of the last file stands a macro
+/// `INSTANCES(T, DTYPE)`, which lists the kernels of a type.
 macro_rules! family {
     ($name:literal, $($file:literal),+) => {
         $crate::cuda::Family {

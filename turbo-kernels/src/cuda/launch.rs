@@ -1,4 +1,4 @@
-//! What a kernel is launched with.
+//! The arguments of a kernel launch.
 
 use std::ffi::c_void;
 
@@ -7,10 +7,10 @@ use crate::device::Element;
 
 /// An argument of a kernel: a pointer or a number.
 pub(crate) trait Argument {
-    /// Where its bytes are on the host, as `cuLaunchKernel` wants to know.
+    /// The address of its bytes on the host, for `cuLaunchKernel`.
     fn pointer(&mut self) -> *mut c_void;
 
-    /// The bytes on the device that it names, as [`super::Stream::confine`] wants to know.
+    /// The bytes on the device that it refers to, for [`super::Stream::confine`].
     fn span(&self) -> (Address, usize) {
         (Address::NULL, 0)
     }
@@ -54,7 +54,7 @@ impl<T: Element> Argument for Option<CudaView<'_, T>> {
         static NULL: Address = Address::NULL;
         match self {
             Some(view) => view.pointer(),
-            // a driver only reads through it
+            // drivers only read through this pointer
             None => (&raw const NULL).cast_mut().cast(),
         }
     }
@@ -64,12 +64,12 @@ impl<T: Element> Argument for Option<CudaView<'_, T>> {
     }
 }
 
-/// All arguments of a kernel, in order: a tuple.
+/// All arguments of a kernel, in order, as a tuple.
 pub(crate) trait Arguments {
-    /// Calls `launch` with a pointer to each.
+    /// Calls `launch` with a pointer to each argument.
     fn with_pointers<R>(self, launch: impl FnOnce(&mut [*mut c_void]) -> R) -> R;
 
-    /// Calls `confine` with the span of each.
+    /// Calls `confine` with the span of each argument.
     fn with_spans(&self, confine: impl FnOnce(&[(Address, usize)]));
 }
 
@@ -93,5 +93,5 @@ macro_rules! tuples {
     () => {};
 }
 
-// as many as attention has
+// attention has the most arguments
 tuples!(A B C D E F G H I J K L M N O P Q S T U V W X Y Z A1 B1 C1 D1 E1 F1 G1);

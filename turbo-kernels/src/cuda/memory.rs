@@ -9,25 +9,25 @@ use std::{
 use super::{Address, Driver};
 use crate::device::{DeviceError, Element, Values, spans};
 
-/// One allocation of a driver, given back when dropped.
+/// One allocation of a driver, freed when dropped.
 pub struct CudaBlock {
     driver: Arc<dyn Driver>,
     address: Address,
     bytes: usize,
 }
 
-/// How many blocks of a device were freed so far.
+/// The number of blocks of a device that were freed so far.
 #[derive(Debug, Default)]
 pub struct Freed(RwLock<u64>);
 
 impl Freed {
-    /// The number. While it is held no block of the device is freed: code that uses memory by its address, not through
-    /// a view, compares the number to see that all of it is still there.
+    /// The number. While it is held, no block of the device is freed. Code that uses memory by its address, rather than
+    /// through a view, compares the number to make sure that all of the memory is still allocated.
     pub(super) fn hold(&self) -> RwLockReadGuard<'_, u64> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one that is freed before this is dropped.
+    /// Counts one block, which is freed before the guard is dropped.
     fn one_more(&self) -> RwLockWriteGuard<'_, u64> {
         let mut freed = self.0.write().unwrap_or_else(PoisonError::into_inner);
         *freed += 1;
@@ -69,8 +69,8 @@ impl CudaBlock {
 impl Drop for CudaBlock {
     fn drop(&mut self) {
         let _counted = self.driver.freed().one_more();
-        // SAFETY: `zeroed` had it from this driver, with as many bytes. It is freed here alone, and no view outlives the
-        // block; the driver waits for what is enqueued.
+        // SAFETY: `zeroed` allocated it from this driver, with the same size. It is freed only here, and no view
+        // outlives the block; the driver waits for operations that are enqueued.
         unsafe { self.driver.free(self.address, self.bytes) }
     }
 }
@@ -84,7 +84,7 @@ impl fmt::Debug for CudaBlock {
     }
 }
 
-/// Values on the device that a kernel reads: `len` of them from `address` on, which is aligned to one of them.
+/// Values on the device that a kernel reads: `len` of them from `address` on, which is aligned for their type.
 #[derive(Clone, Copy, Debug)]
 pub struct CudaView<'a, T: Element> {
     address: Address,
@@ -92,7 +92,7 @@ pub struct CudaView<'a, T: Element> {
     values: PhantomData<&'a [T]>,
 }
 
-/// Values on the device that a kernel writes, and nothing else uses meanwhile.
+/// Values on the device that a kernel writes and that nothing else uses meanwhile.
 #[derive(Debug)]
 pub struct CudaViewMut<'a, T: Element> {
     address: Address,
@@ -128,8 +128,8 @@ impl<'a, T: Element> CudaView<'a, T> {
 }
 
 impl<'a, T: Element> CudaViewMut<'a, T> {
-    /// The values of `view` to write, for a caller that has checked that no other view shares one with it. Only kernels
-    /// write memory of a device, so this must hold where they are launched.
+    /// The values of `view`, to be written. The caller has checked that no other view has a value in common with it.
+    /// Only kernels write device memory, so this must hold when they are launched.
     pub(super) fn alone(view: CudaView<'a, T>) -> CudaViewMut<'a, T> {
         CudaViewMut { address: view.address, len: view.len, values: PhantomData }
     }
@@ -160,12 +160,13 @@ impl<'a, T: Element> CudaViewMut<'a, T> {
         CudaViewMut { address: self.address, len: self.len, values: PhantomData }
     }
 
-    /// The same values to read, once a kernel before has written them.
+    /// The same values, to be read after a previous kernel has written them.
     pub(crate) fn as_view(&self) -> CudaView<'_, T> {
         CudaView { address: self.address, len: self.len, values: PhantomData }
     }
 
-    /// The same values to read and to write, for kernels of which each thread reads what it writes, before it does.
+    /// The same values, to be read and written, for kernels in which each thread reads the values that it writes before
+    /// it writes them.
     pub(crate) fn in_place(&mut self) -> (CudaView<'_, T>, CudaViewMut<'_, T>) {
         let view = CudaView { address: self.address, len: self.len, values: PhantomData };
         (view, CudaViewMut::alone(view))

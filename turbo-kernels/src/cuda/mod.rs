@@ -4,13 +4,13 @@
 //! family traits ──▶ Cuda<F>: views, launch shapes, arguments ──▶ Driver ──▶ CUDA, or the processor in tests
 //! ```
 //!
-//! Activations, and the constants of row kernels, are stored as `F`: f32, f16 or bf16. Kernels widen what they read, sum
-//! in f32 and round each result once.
+//! Activations, and the constants of row kernels, are stored as `F`: f32, f16 or bf16. Kernels widen the values that
+//! they read, sum in f32 and round each result once.
 //!
 //! # How a family launches
-//! Device code lies beside the family's Rust, `softmax/softmax.cu`; it is compiled behind `common.cuh`, which declares
-//! what all families share. `softmax/cuda.rs` says which instance runs with how many blocks, by a pure function of the
-//! sizes, checks lengths as the CPU does, and passes views as they are:
+//! Device code lies beside the family's Rust code, in `softmax/softmax.cu`; it is compiled behind `common.cuh`, which
+//! declares everything that families share. `softmax/cuda.rs` chooses the kernel instance and the number of blocks by a
+//! pure function of the sizes, checks lengths as the CPU does, and passes views as they are:
 //!
 //! ```ignore
 //! static FAMILY: Family = family!("softmax", "softmax.cu");
@@ -27,11 +27,11 @@
 //! }
 //! ```
 //!
-//! An argument is a view, an `Option` of one (null where it is `None`), or a `u32`, `u64`, `i32` or `f32`, for parameters
-//! `const T *`, `T *`, `unsigned`, `unsigned long long`, `int` and `float`: a kernel has no other ones. A kernel touches
-//! what its views hold and no byte beside, which tests see to. Memory between kernels is borrowed by
-//! `CudaQueue::with_scratch`. Operations on one queue are done in order, so a kernel may read what the one before has
-//! written.
+//! An argument is a view, an `Option` of one (null where it is `None`), or a `u32`, `u64`, `i32` or `f32`, for
+//! parameters `const T *`, `T *`, `unsigned`, `unsigned long long`, `int` and `float`: kernels have no other
+//! parameters. A kernel touches the values of its views and no byte beside them, which tests check. Memory between
+//! kernels is borrowed with `CudaQueue::with_scratch`. Operations on one queue are done in order, so a kernel may read
+//! what the previous one has written.
 
 mod device;
 mod driver;
@@ -68,7 +68,7 @@ pub(crate) use rows::{RowKernel, blocks, count, is_wide, row_kernels, warp_to_a_
 
 use crate::KernelError;
 
-/// A size as a kernel takes it.
+/// Converts a size to a kernel's 32-bit argument.
 ///
 /// # Errors
 /// [`KernelError::Size`] from 2³² on.

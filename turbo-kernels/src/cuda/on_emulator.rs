@@ -1,4 +1,4 @@
-//! The same check on every emulated GPU.
+//! Runs the same check on every emulated GPU.
 
 use super::{
     Cuda, CudaBlock, CudaQueue, CudaView, CudaViewMut,
@@ -6,16 +6,16 @@ use super::{
 };
 use crate::device::{Device, Element, Float};
 
-/// Orders of threads that a kernel is run in: a missing barrier shows in some. Which memory is touched does not depend on
-/// the order, so one is enough where that is what a process looks for.
+/// The orders of threads in which a kernel runs: a missing barrier shows in some of them. The memory that a kernel
+/// touches does not depend on the order, so one is enough where a process checks only that.
 pub(crate) fn orders() -> &'static [Order] {
     const ORDERS: [Order; 3] = [Order::Forward, Order::Reverse, Order::Seeded(7)];
     if emulator::is_sanitized() { &ORDERS[..1] } else { &ORDERS }
 }
 
-/// Calls a function that is generic over the device with an emulated GPU of each type of floats, in each of [`orders`];
-/// bf16 in the last of them alone, as its kernels wait for each other and touch memory where those of f16 do.
-/// Without a C++ compiler it says so and does nothing.
+/// Calls a function that is generic over the device with an emulated GPU of each type of floats, in each of [`orders`].
+/// bf16 runs only in the last of them, since its kernels wait for each other and touch memory where those of f16 do.
+/// Without a C++ compiler the macro says so and does nothing.
 macro_rules! on_every_emulator {
     ($check:path) => {
         for order in $crate::cuda::on_emulator::orders() {
@@ -31,7 +31,7 @@ macro_rules! on_every_emulator {
 }
 pub(crate) use on_every_emulator;
 
-/// A block of `values`.
+/// A block that holds `values`.
 pub(crate) fn upload<F: Float, T: Element>(
     device: &Cuda<F>,
     queue: &mut CudaQueue,
@@ -47,7 +47,7 @@ pub(crate) fn all<T: Element>(block: &CudaBlock, len: usize) -> CudaView<'_, T> 
     block.view(0, len).unwrap()
 }
 
-/// What `kernel` writes into `len` values.
+/// The `len` values that `kernel` writes.
 pub(crate) fn answer<F: Float>(
     device: &Cuda<F>,
     queue: &mut CudaQueue,

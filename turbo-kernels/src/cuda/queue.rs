@@ -1,4 +1,4 @@
-//! A stream and the memory that its kernels need between them.
+//! A stream, and the memory that its kernels need between them.
 
 use std::sync::{
     Arc,
@@ -15,9 +15,9 @@ use crate::{
 pub struct CudaQueue {
     driver: Arc<dyn Driver>,
     stream: Box<dyn Stream>,
-    /// Blocks that no operation uses, the one for the outermost use last.
+    /// Blocks that no operation uses at the moment; the one for the outermost use is last.
     scratch: Vec<CudaBlock>,
-    /// No other queue of this process has the same.
+    /// Unique among the queues of this process.
     id: u64,
 }
 
@@ -28,18 +28,18 @@ impl CudaQueue {
         Ok(CudaQueue { driver: Arc::clone(driver), stream: driver.stream()?, scratch: Vec::new(), id })
     }
 
-    /// What tells it from all other queues.
+    /// The id that distinguishes it from all other queues.
     pub(super) fn id(&self) -> u64 {
         self.id
     }
 
-    /// Memory it holds, in bytes: scratch that grows to what the largest operation so far took.
+    /// Bytes of scratch that the queue holds, which grow to what the largest operation so far needed.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.scratch.iter().map(CudaBlock::bytes).sum()
     }
 
-    /// Waits until everything is done that was enqueued.
+    /// Waits until everything that was enqueued is done.
     ///
     /// # Errors
     /// A device failure, which an operation before may have met.
@@ -47,13 +47,13 @@ impl CudaQueue {
         self.stream.synchronize()
     }
 
-    /// Enqueues a kernel. A grid without blocks is nothing.
+    /// Enqueues a kernel. A grid without blocks does nothing.
     ///
     /// # Errors
-    /// As of [`Stream::launch`].
+    /// As for [`Stream::launch`].
     ///
     /// # Safety
-    /// `args` are as many as the kernel has parameters, and of their types; the views among them hold what it reads and
+    /// `args` match the kernel's parameters in number and type; the views among them hold the values that it reads and
     /// writes there.
     pub(crate) unsafe fn launch(
         &mut self,
@@ -65,24 +65,25 @@ impl CudaQueue {
             return Ok(());
         }
         args.with_spans(|spans| self.stream.confine(spans));
-        // SAFETY: the caller's promise; views live at least until this returns, and their blocks are freed behind it.
+        // SAFETY: the caller's promise; views live at least until this returns, and their blocks are freed only after
+        // the kernel.
         args.with_pointers(|args| unsafe { self.stream.launch(kernel, shape, args) })
     }
 
     /// Enqueues a product.
     ///
     /// # Errors
-    /// As of [`Stream::product`].
+    /// As for [`Stream::product`].
     ///
     /// # Safety
-    /// As of [`Stream::product`].
+    /// As for [`Stream::product`].
     pub(crate) unsafe fn product(&mut self, product: &Product) -> Result<(), DeviceError> {
         // SAFETY: the caller's promise.
         unsafe { self.stream.product(product) }
     }
 
-    /// Does `work` with `len` values of scratch, in which anything may stand. Uses may be nested; the memory is kept for
-    /// the next ones and only grows.
+    /// Does `work` with `len` values of scratch, which may hold anything. Uses may be nested; the memory is kept for
+    /// later uses and only grows.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`], or what `work` returns.
@@ -94,7 +95,7 @@ impl CudaQueue {
         let bytes = len.saturating_mul(size_of::<T>());
         let mut block = match self.scratch.pop() {
             Some(block) if block.bytes() >= bytes => block,
-            // the smaller one is freed first, so that both need not fit
+            // the smaller block is freed first, so that memory need not have room for both
             smaller => {
                 drop(smaller);
                 CudaBlock::zeroed(&self.driver, bytes)?
@@ -105,7 +106,7 @@ impl CudaQueue {
         result
     }
 
-    /// The device that it is of.
+    /// The driver of the queue's device.
     pub(super) fn driver(&self) -> &Arc<dyn Driver> {
         &self.driver
     }
@@ -126,7 +127,7 @@ mod tests {
         device::Device,
     };
 
-    /// Where `len` values of scratch are, and then those of a use inside.
+    /// The addresses of `outer` values of scratch, and of `inner` values in a nested use.
     fn addresses(queue: &mut CudaQueue, outer: usize, inner: usize) -> [Address; 2] {
         let nested = queue.with_scratch::<f32, _>(outer, |queue, outer| {
             let outer = outer.address();

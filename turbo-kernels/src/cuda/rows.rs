@@ -1,39 +1,40 @@
-//! Row kernels: which threads share a row, and how many blocks that makes.
+//! Row kernels: the threads that share a row, and the resulting number of blocks.
 
 use super::{Family, FloatType, Kernel, LaunchShape};
 use crate::{KernelError, device::Element};
 
-/// Bytes that the wide accesses of a row kernel begin at a multiple of.
+/// The wide accesses of a row kernel begin at multiples of this many bytes.
 const WIDE: usize = 16;
 
-/// How the rows of a batch are reduced, for comparisons; otherwise the row length decides.
+/// How the rows of a batch are reduced, for comparisons; otherwise the length of a row decides.
 ///
 /// Source: Fang et al., PPoPP'21, section 4.1.2 and Figure 5.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
-    /// A row to a block, a thread to a value, one reduction after the other: what is usually written. Up to 1024 columns.
+    /// A block for each row, a thread for each value, one reduction after the other: the usual way to write it. Up to
+    /// 1024 columns.
     Classic,
-    /// One, two or four rows to a warp, whose shuffles interleave. Fewer where registers do not hold as many.
+    /// One, two or four rows for each warp, with interleaved shuffles. Fewer where registers do not hold as many.
     Batched(u32),
 }
 
-/// One instance of a kernel for rows.
+/// One instance of a row kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowKernel {
-    /// Of the types f32, f16 and bf16.
+    /// The names for f32, f16 and bf16.
     pub(crate) names: [&'static str; 3],
-    /// Columns that a row may have.
+    /// The most columns that a row may have.
     pub(crate) columns: usize,
     /// Threads that share a row.
     pub(crate) threads_of_row: u32,
-    /// Rows that these reduce together.
+    /// Rows that these threads reduce together.
     pub(crate) rows_of_group: u32,
     /// Threads of a block.
     pub(crate) block: u32,
 }
 
-/// The instances of a kernel that the foot of its `.cu` lists, `op: "_variant", columns, threads_of_row, rows_of_group,
-/// block; …`, fewest columns first, and of these fewest rows.
+/// The instances of a kernel that the foot of its `.cu` lists, as `op: "_variant", columns, threads_of_row,
+/// rows_of_group, block; …`: fewest columns first, and among these fewest rows.
 macro_rules! row_kernels {
     ($op:literal: $($variant:literal, $columns:expr, $threads:literal, $rows:literal, $block:literal;)*) => {
         [$($crate::cuda::RowKernel {
@@ -52,26 +53,27 @@ macro_rules! row_kernels {
 pub(crate) use row_kernels;
 
 impl RowKernel {
-    /// The one of `kernels` for rows of `columns` columns: the first class that is long enough, and in it the fewest rows
-    /// to a group. None where all are too short.
+    /// The one of `kernels` for rows of `columns` columns: the first class that is long enough, and in it the one with
+    /// the fewest rows in a group. `None` where all are too short.
     ///
-    /// That departs from the paper, where two and four rows together are faster: on an H200 one row is as fast or faster from
-    /// 200 columns on, but for 0.6 to 8.8 % at three of 52 sizes (`turbo-bench/results/gpu.md`).
+    /// This departs from the paper, where two and four rows together are faster. On an H200, from 200 columns on, one
+    /// row is at least as fast, except by 0.6 to 8.8 % at three of 52 sizes (`turbo-bench/results/gpu.md`).
     pub(crate) fn choose(kernels: &[RowKernel], columns: usize) -> Option<&RowKernel> {
         Self::of_class(kernels, columns).next()
     }
 
-    /// The one that reduces `rows_of_group` rows together, or as many as there is one for. None where all are too short.
+    /// The one that reduces `rows_of_group` rows together, or else the next smaller number that exists. `None` where
+    /// all are too short.
     pub(crate) fn batched(kernels: &[RowKernel], columns: usize, rows_of_group: u32) -> Option<&RowKernel> {
         let mut class = Self::of_class(kernels, columns);
         let first = class.next()?;
         Some(class.rev().find(|kernel| kernel.rows_of_group <= rows_of_group).unwrap_or(first))
     }
 
-    /// The one of `batched` or `classic` that reduces by `reduction`.
+    /// The instance of `batched` or `classic` that reduces by `reduction`.
     ///
     /// # Errors
-    /// [`KernelError::Size`] when there is none for rows of `columns`.
+    /// [`KernelError::Size`] when none takes rows of `columns` columns.
     pub(crate) fn by(
         kernel: &'static str,
         reduction: Reduction,
@@ -90,7 +92,7 @@ impl RowKernel {
         found.ok_or(KernelError::Size { kernel, argument: "columns", expected, got: columns })
     }
 
-    /// The shortest that take rows of `columns`, fewest rows to a group first.
+    /// The instances of the shortest class that takes rows of `columns` columns, fewest rows in a group first.
     fn of_class(kernels: &[RowKernel], columns: usize) -> impl DoubleEndedIterator<Item = &RowKernel> {
         let class = kernels.iter().map(|kernel| kernel.columns).find(|most| columns <= *most);
         kernels.iter().filter(move |kernel| Some(kernel.columns) == class)
@@ -100,7 +102,7 @@ impl RowKernel {
         self.block / self.threads_of_row * self.rows_of_group
     }
 
-    /// For activations of type `F`.
+    /// The kernel for activations of type `F`.
     pub(crate) fn kernel<F: Element>(&self, family: &'static Family) -> Kernel {
         let name = match FloatType::of::<F>() {
             FloatType::F32 => self.names[0],
@@ -110,7 +112,7 @@ impl RowKernel {
         Kernel { module: family.of::<F>(), name }
     }
 
-    /// For `rows` rows.
+    /// The launch shape for `rows` rows.
     pub(crate) fn shape(&self, rows: u32) -> LaunchShape {
         blocks(rows.div_ceil(self.rows_of_block()), self.block)
     }
@@ -121,13 +123,13 @@ pub(crate) fn blocks(grid: u32, block: u32) -> LaunchShape {
     LaunchShape { grid: [grid, 1, 1], block, shared_bytes: 0 }
 }
 
-/// A warp to each of `rows` rows.
+/// A warp for each of `rows` rows.
 pub(crate) fn warp_to_a_row(rows: u32) -> LaunchShape {
     const BLOCK: u32 = 256;
     blocks(rows.div_ceil(BLOCK / 32), BLOCK)
 }
 
-/// A number of rows, or of something else that there is a thread for, as a kernel takes it.
+/// A number of rows, or of other things that have a thread each, as a kernel argument.
 ///
 /// # Errors
 /// [`KernelError::Size`] from 2³¹ on: then the number of the last thread's row might not fit 32 bits.
@@ -138,7 +140,7 @@ pub(crate) fn count(kernel: &'static str, argument: &'static str, count: usize) 
     }
 }
 
-/// Whether rows of `row_len` values of type `T` begin at multiples of 16 bytes when the tensors do at these addresses.
+/// Whether all rows of `row_len` values of type `T`, in tensors at these addresses, begin at multiples of 16 bytes.
 pub(crate) fn is_wide<T: Element>(
     row_len: usize,
     addresses: impl IntoIterator<Item = super::Address>,

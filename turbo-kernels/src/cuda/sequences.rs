@@ -1,13 +1,13 @@
-//! A layout as the kernels of `sequences.cuh` take it. Lengths are on the device, so the host checks what the sizes of
-//! buffers tell, and kernels see to it that they name only rows that there are.
+//! A layout as the kernels of `sequences.cuh` take it. Lengths are on the device, so the host checks only the sizes of
+//! buffers, and the kernels make sure that they use only rows that exist.
 
 use super::{CudaView, count};
 use crate::{KernelError, Layout};
 
-/// What stands for the padded length of a packed layout.
+/// The padded length that stands for a packed layout.
 const PACKED: u32 = u32::MAX;
 
-/// Sequences among rows.
+/// The sequences of a tensor's rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SequencesOnDevice<'a> {
     /// Lengths if padded, prefix sums if packed.
@@ -18,8 +18,8 @@ pub(crate) struct SequencesOnDevice<'a> {
 }
 
 /// # Errors
-/// [`KernelError::Length`] for prefix sums without the first; [`KernelError::Size`] for more sequences or rows than kernels
-/// count.
+/// [`KernelError::Length`] for prefix sums without the first one; [`KernelError::Size`] for more sequences or rows than
+/// kernels can count.
 pub(crate) fn of_layout<'a>(
     kernel: &'static str,
     layout: Layout<CudaView<'a, u32>>,
@@ -37,10 +37,10 @@ pub(crate) fn of_layout<'a>(
 }
 
 impl SequencesOnDevice<'_> {
-    /// The number of rows of `row_len` values in a tensor of `values`, which a padded layout knows.
+    /// The number of rows of `row_len` values in a tensor of `values`; a padded layout determines it.
     ///
     /// # Errors
-    /// [`KernelError::Length`] for other values, [`KernelError::Size`] for more rows than kernels count.
+    /// [`KernelError::Length`] when `values` does not fit, [`KernelError::Size`] for more rows than kernels can count.
     pub(crate) fn check_rows(
         &self,
         kernel: &'static str,

@@ -1,15 +1,15 @@
-// Products of four warps at once, by the instructions that compute capability 9.0 alone has (`sm_90a`). Stands behind
-// common.cuh. On the CPU the emulator has them.
+// Products of four warps at once, by the instructions that only compute capability 9.0 has (`sm_90a`). This file stands
+// behind common.cuh. On the CPU the emulator provides them.
 //
-// All threads of the four warps, the first of which has a number that is a multiple of four, take part in every call. A
-// product is only begun: until it has been waited for, its sums are not touched, its operands in registers not changed,
-// and what it reads in shared memory not written.
+// All threads of the four warps take part in every call; the number of the first warp is a multiple of four. A call
+// only begins a product: until the product has been waited for, its sums must not be touched, its operands in registers
+// not changed, and its operands in shared memory not written.
 
 #ifndef TURBO_ON_CPU
 
-// A matrix in shared memory of rows of BYTES = 64 or 128 bytes that are swizzled by as many, as the PTX manual describes
-// it ("matrix descriptor"): the upper half tells the layout, the lower half the place; the step from eight rows to the
-// next eight stands in both.
+// A matrix in shared memory with rows of BYTES = 64 or 128 bytes, swizzled over as many bytes, as the PTX manual
+// describes it ("matrix descriptor"): the upper half holds the layout, the lower half the place; the step from eight
+// rows to the next eight is in both.
 template <unsigned BYTES>
 constexpr unsigned WGMMA_LAYOUT = 8 * BYTES / 16 | (BYTES == 128 ? 1u : 2u) << 30;
 template <unsigned BYTES>
@@ -40,9 +40,9 @@ __device__ __forceinline__ unsigned wgmma_place(const void* tile, unsigned offse
         "n"(int{COLUMNS})                                                                                            \
       : "memory")
 
-// Begins d[64, N] = a[64, 16] · b[16, N], plus d if `add`, N = 8 · EIGHTS. A warp has 16 rows of d and a, in fragments as
-// mma_m16n8k16_f16 has them. b begins `offset` bytes, a multiple of 16, behind `tile`, which is a multiple of eight rows.
-// COLUMNS: the rows there are those of b. Else they are its columns, each with 16 values.
+// Begins d[64, N] = a[64, 16] · b[16, N], plus d if `add`, N = 8 · EIGHTS. A warp has 16 rows of d and a, in the
+// fragments of mma_m16n8k16_f16. b begins `offset` bytes, a multiple of 16, behind `tile`, which is aligned to eight
+// rows. With COLUMNS, the rows there are those of b. Otherwise they are b's columns, with 16 values each.
 template <int EIGHTS, unsigned BYTES, bool COLUMNS>
 __device__ __forceinline__ void wgmma_f16(float (*d)[4], const unsigned (&a)[4], const void* tile, unsigned offset,
                                           bool add) {
@@ -67,7 +67,8 @@ __device__ __forceinline__ void wgmma_bf16(float (*d)[4], const unsigned (&a)[4]
   }
 }
 
-// Before products that begin when none is under way: `d` and what else they read in registers has been written.
+// Called before products that begin when none is under way: makes the writes to `d` and the other operands in registers
+// visible to them.
 template <int EIGHTS>
 __device__ __forceinline__ void wgmma_fence(float (&d)[EIGHTS][4]) {
 #pragma unroll
@@ -78,7 +79,7 @@ __device__ __forceinline__ void wgmma_fence(float (&d)[EIGHTS][4]) {
 // Ends a group of products.
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most the NEWEST last groups are under way: `d`, of a group before, may be touched again.
+// Waits until at most the NEWEST last groups are under way: `d`, of an earlier group, may be touched again.
 template <int NEWEST, int EIGHTS>
 __device__ __forceinline__ void wgmma_wait(float (&d)[EIGHTS][4]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(NEWEST) : "memory");
@@ -86,7 +87,7 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[EIGHTS][4]) {
   for (int eight = 0; eight < EIGHTS; ++eight) asm volatile("" : WGMMA_SUMS(eight));
 }
 
-// What this thread has written to shared memory is seen by products behind the next barrier.
+// Makes this thread's writes to shared memory visible to products behind the next barrier.
 __device__ __forceinline__ void wgmma_fence_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 #endif

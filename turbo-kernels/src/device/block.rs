@@ -20,7 +20,7 @@ pub struct CpuBlock {
     memory: Memory,
 }
 
-/// What frees the bytes.
+/// How the bytes are freed.
 #[derive(Debug)]
 enum Memory {
     /// The allocator, with this layout.
@@ -35,8 +35,8 @@ unsafe impl Send for CpuBlock {}
 unsafe impl Sync for CpuBlock {}
 
 impl CpuBlock {
-    /// At least `bytes` bytes, all zero. From a huge page on they are mapped, so that a block takes no more memory than
-    /// requested.
+    /// A block of at least `bytes` bytes, all zero. A block of a huge page or more is mapped, so that it takes no more
+    /// memory than requested.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
@@ -45,7 +45,7 @@ impl CpuBlock {
         block.ok_or(DeviceError::OutOfMemory { bytes })
     }
 
-    /// [`CpuBlock::zeroed`], behind the blocks that were taken from `slabs` before, if it is of their size.
+    /// [`CpuBlock::zeroed`], behind the blocks taken from `slabs` before, if its size allows.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
@@ -89,7 +89,7 @@ impl CpuBlock {
         len: usize,
     ) -> Result<&mut [T], DeviceError> {
         let first = self.locate::<T>(offset, len)?;
-        // SAFETY: as in `view`; `&mut self` makes this view the only one while it lives.
+        // SAFETY: as in `view`; because of `&mut self` no other view exists while this one lives.
         Ok(unsafe { slice::from_raw_parts_mut(first.as_ptr(), len) })
     }
 
@@ -110,13 +110,13 @@ impl Drop for CpuBlock {
     }
 }
 
-/// Whole multiples of the alignment, and never nothing: an empty block is a legal block.
+/// A non-zero multiple of the alignment: an empty block is legal, too.
 fn layout(bytes: usize) -> Option<Layout> {
     let size = bytes.max(1).checked_next_multiple_of(ALIGNMENT)?;
     Layout::from_size_align(size, ALIGNMENT).ok()
 }
 
-/// Splits `blocks` into what one operation reads and what it writes.
+/// Splits `blocks` into the values that one operation reads and the values that it writes.
 #[allow(clippy::type_complexity)]
 pub(crate) fn split<T: Element, const R: usize, const W: usize>(
     blocks: &mut [CpuBlock],
@@ -200,8 +200,8 @@ mod tests {
     }
 
     proptest! {
-        /// Spans of two small blocks: `split` succeeds exactly if no two of them share a byte and one is written,
-        /// and then each view holds the values of its span.
+        /// Spans of two small blocks: `split` succeeds exactly if no written span shares a byte with another span, and
+        /// then each view holds the values of its span.
         #[test]
         fn splits_are_disjoint(spans in prop::array::uniform4((0..2usize, 0..8usize, 0..5usize))) {
             let [a, b, c, d] = spans.map(|(block, first, len)| span(block, first * 4, len * 4));

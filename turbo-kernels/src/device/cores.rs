@@ -1,14 +1,14 @@
-//! Which core a thread is on, and which cores a thread that wakes may get. Linux only: elsewhere the system chooses.
+//! The core that a thread runs on, and the cores that it may run on. Linux only: elsewhere the system chooses.
 
-/// What is known of a core where nothing is.
+/// Stands for an unknown core.
 pub(super) const NOWHERE: usize = usize::MAX;
 
-/// The core that the calling thread is on; a moment later it may be on another.
+/// The core that the calling thread runs on; a moment later it may run on another.
 pub(super) fn here() -> usize {
     system::here()
 }
 
-/// The number by which the system knows the calling thread; never zero.
+/// The system's id of the calling thread; never zero.
 pub(super) fn this_thread() -> i32 {
     system::this_thread()
 }
@@ -17,14 +17,14 @@ pub(super) fn this_thread() -> i32 {
 pub(super) struct Cores(system::Cores);
 
 impl Cores {
-    /// Those of the calling thread.
+    /// The cores that the calling thread may use.
     pub(super) fn allowed() -> Self {
         Self(system::allowed())
     }
 
-    /// Has `thread` use all of them but `core`, where there are others; so far it used all but `before`. If it did not,
-    /// another process or thread has changed its cores since, as `taskset` does, and that stays; the same set is not
-    /// noticed.
+    /// Lets `thread` use all of these cores but `core`, if there are others; until now it used all but `before`. If its
+    /// cores are not that set, another process or thread has changed them, as `taskset` does, and they stay as they
+    /// are. A change to the very same set goes unnoticed.
     pub(super) fn keep_off(&self, thread: i32, before: usize, core: usize) {
         system::keep_off(&self.0, thread, before, core);
     }
@@ -34,7 +34,7 @@ impl Cores {
 mod system {
     use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-    /// None where there are more than the set has room for.
+    /// Empty where the machine has more cores than the set has room for.
     pub(super) type Cores = CpuSet;
 
     pub(super) fn here() -> usize {
@@ -53,12 +53,12 @@ mod system {
         if let Some(thread) = Pid::from_raw(thread)
             && sched_getaffinity(Some(thread)).is_ok_and(|now| now == all_but(cores, before))
         {
-            // Where it is refused, the system puts the thread where it likes, as it did before.
+            // If this is refused, the system places the thread where it likes, as before.
             let _ = sched_setaffinity(Some(thread), &all_but(cores, core));
         }
     }
 
-    /// Those that are not `core`; all, where there are no others.
+    /// All cores but `core`; all of them where there are no others.
     fn all_but(cores: &Cores, core: usize) -> Cores {
         let mut others = *cores;
         if core < CpuSet::MAX_CPU {

@@ -1,21 +1,21 @@
-//! The order in which the pieces of an operator are claimed: of one step, or of several that follow each other.
+//! The order in which threads claim the pieces of an operator that has one step, or several that follow each other.
 //!
 //! ```text
 //! pack 0 │ multiply 0 │ pack 1 │ normalise 0 │ multiply 1 │ pack 2 │ normalise 1 │ …
 //! ```
 //!
-//! Rows are cut into groups; each goes through the same stages, and a stage has the same number of pieces in every
-//! group. A piece begins when the stage before it is done in its group, so there is no barrier of all threads between
-//! stages, and the first stage of the next group fills what waiting there is. Stages are claimed in ascending order and
-//! wait for earlier ones only, so some thread always makes progress.
+//! Rows are cut into groups. Each group goes through the same stages, and a stage has the same number of pieces in
+//! every group. A piece begins when the earlier stages of its group are done, so stages need no barrier of all threads,
+//! and the first stage of the next group fills the remaining waits. Stages are claimed in ascending order and wait for
+//! earlier ones only, so some thread always makes progress.
 //!
-//! Where there are rows enough, each thread has groups of its own, a track, and what one stage leaves in its caches is
-//! there for the next. A thread that is through helps on the other tracks, as far as the
-//! course says.
+//! Where there are enough rows, each thread has a track, that is, groups of its own, and finds what one stage left in
+//! its caches when it runs the next. A thread that has finished its track helps on the others, as far as the course
+//! allows.
 //!
-//! Where several threads share a track, which piece of its stage a claim stands for depends on the thread: each has a
-//! run of neighbours, and takes from the far end of the others' when it is through. Panels that follow each other in
-//! memory are so read by one thread, whose prefetches reach into what it reads next.
+//! Where several threads share a track, the piece that a claim stands for depends on the thread. Each thread has a run
+//! of neighbouring pieces, and takes from the far end of the others' runs when its own is used up. So one thread reads
+//! panels that follow each other in memory, and its prefetches reach into the panel that it reads next.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -23,17 +23,17 @@ use super::team::{Team, look};
 
 /// Groups whose intermediate results are alive at once: the one being finished, the one being worked on, and the next.
 pub(crate) const RING: usize = 3;
-/// Threads that have pieces of their own; where there are more, some share.
+/// The most shares of pieces: each thread has its own, unless there are more threads than shares.
 const SHARES: usize = 16;
-/// Tracks of a course.
+/// The most tracks of a course.
 pub(crate) const MOST_TRACKS: usize = SHARES;
 
-/// Some rows that go through the stages together.
+/// Rows that go through the stages together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Group {
-    /// Which track they are on.
+    /// The track that the rows are on.
     pub(crate) track: usize,
-    /// Which group of the track.
+    /// The group's number on the track.
     pub(crate) number: usize,
 }
 
@@ -51,29 +51,29 @@ pub(crate) struct Piece {
 /// Pieces of a stage in one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stage {
-    /// The first ones: each thread of the track has a run of them.
+    /// The first pieces: each thread of the track has a run of them.
     pub(crate) shared: usize,
-    /// The last ones, in their order to the next free thread.
+    /// The last pieces, which go in order to the next free thread.
     pub(crate) free: usize,
 }
 
 impl Stage {
-    /// Pieces that are all shared out.
+    /// A stage whose pieces are all shared out.
     pub(crate) fn shared(pieces: usize) -> Stage {
         Stage { shared: pieces, free: 0 }
     }
 
-    /// How many.
+    /// The number of pieces.
     pub(crate) fn pieces(&self) -> usize {
         self.shared + self.free
     }
 }
 
-/// A stage whose results have room for one group: it waits for the stage that is the last to read them to be done in the
-/// group before. They may be one stage, whose groups then come one after another.
+/// A stage whose results have room for one group only. It waits until the stage that reads them last is done in the
+/// group before. Writer and last reader may be one stage, whose groups then run one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OneRoom {
-    /// It has pieces: without one, no thread would wait.
+    /// The stage that waits. It has pieces: without one, no thread would wait.
     pub(crate) writer: usize,
     /// The writer, or a stage behind it.
     pub(crate) last_reader: usize,
@@ -82,21 +82,22 @@ pub(crate) struct OneRoom {
 /// Tracks of groups that go through `STAGES` stages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Course<const STAGES: usize> {
-    /// At least one, at most [`MOST_TRACKS`].
+    /// The number of tracks, from 1 to [`MOST_TRACKS`].
     pub(crate) tracks: usize,
-    /// How many groups a track has.
+    /// The number of groups on each track.
     pub(crate) groups: usize,
-    /// A stage may have no pieces.
+    /// The pieces of each stage in one group. A stage may have none.
     pub(crate) stages: [Stage; STAGES],
-    /// Which stage has no room for more than one group, if one has not.
+    /// The stage with room for one group only, if there is one.
     pub(crate) one_room: Option<OneRoom>,
-    /// So many of the last pieces of a track are left to those whose track it is.
+    /// How many of the last pieces of a track helpers leave to the threads whose track it is.
     pub(crate) left_to_owners: usize,
 }
 
 impl<const STAGES: usize> Course<STAGES> {
-    /// Calls `work(thread, piece)` once for each piece, with all threads of the team. A piece runs when the stages before
-    /// its own are done in its group, and all of them in the group [`RING`] before; [`Course::one_room`] may say more.
+    /// Calls `work(thread, piece)` once for each piece, on all threads of the team. A piece runs when the earlier
+    /// stages of its group are done, and all stages of the group [`RING`] before; [`Course::one_room`] may add a
+    /// condition.
     ///
     /// # Panics
     /// When `work` panicked, with its payload. When a stage has 2²⁴ pieces or more that are shared out.
@@ -123,7 +124,7 @@ impl<const STAGES: usize> Course<STAGES> {
             tracks[own].has_owner.store(true, Relaxed);
             for number in (own..self.tracks).chain(0..own) {
                 let track = &tracks[number];
-                // an owner follows its track to the end; one that does not come leaves it to whoever helps
+                // an owner follows its track to the end; a track whose owner has not come is done by whoever helps
                 let helps = number != own && track.has_owner.load(Relaxed);
                 let left = if helps { self.left_to_owners } else { 0 };
                 self.follow((number, left), track, shares, share, |piece| work(thread, piece));
@@ -131,7 +132,7 @@ impl<const STAGES: usize> Course<STAGES> {
         });
     }
 
-    /// Works on a track until no more than `left` claims are left of it.
+    /// Works on a track until at most `left` claims are left.
     fn follow(
         &self,
         (number, left): (usize, usize),
@@ -144,13 +145,13 @@ impl<const STAGES: usize> Course<STAGES> {
             let Some(claim) = self.claim(number, track.claims.fetch_add(1, Relaxed)) else { continue };
             self.wait(&track.done, claim);
             let piece = self.piece(claim, shares, own);
-            // counted even if the work panics: threads that wait for it must not wait forever
+            // counted even if the work panics, or threads that wait for it would wait forever
             let _finished = CountWhenDropped(&track.done[piece.group.number % RING].0[piece.stage]);
             work(piece);
         }
     }
 
-    /// Claims of a track, of which some stand for no piece.
+    /// The number of claims of a track, some of which stand for no piece.
     fn count(&self) -> usize {
         if self.groups == 0 {
             return 0;
@@ -162,7 +163,8 @@ impl<const STAGES: usize> Course<STAGES> {
         self.stages.iter().map(Stage::pieces).sum()
     }
 
-    /// Claim `number` of a track: its index says how many of its stage come before it. None behind the last group.
+    /// Claim `number` of a track. Its index is the number of claims of its stage and group before it. `None` behind the
+    /// last group.
     fn claim(&self, track: usize, number: usize) -> Option<Piece> {
         let piece = |number, stage, index| Piece { group: Group { track, number }, stage, index };
         let first = self.stages[0].pieces();
@@ -190,14 +192,14 @@ impl<const STAGES: usize> Course<STAGES> {
         unreachable!("a group has {of_group} pieces")
     }
 
-    /// The piece that a claim stands for with the thread whose share is `own`.
+    /// The piece that a claim stands for when the thread with share `own` makes it.
     fn piece(&self, claim: Piece, shares: &[Share<STAGES>], own: usize) -> Piece {
         let Group { track, number: group } = claim.group;
         let pieces = self.stages[claim.stage].shared;
         if claim.index >= pieces {
             return claim;
         }
-        // the shares of the threads whose track this is
+        // the shares of the threads that own this track
         let first = |track: usize| (track * shares.len()).div_ceil(self.tracks);
         let of_track = first(track)..first(track + 1);
         let from = if of_track.contains(&own) { own } else { of_track.start };
@@ -211,11 +213,11 @@ impl<const STAGES: usize> Course<STAGES> {
         unreachable!("{pieces} pieces for as many claims")
     }
 
-    /// Returns when what `claim` needs is there.
+    /// Waits until everything that `claim` needs is done.
     fn wait(&self, done: &[Done<STAGES>; RING], claim: Piece) {
         let (group, stage) = (claim.group.number, claim.stage);
         let slot = &done[group % RING].0;
-        // the counters of a slot go on counting from one of its groups to the next
+        // a slot's counters are not reset from one of its groups to the next
         let laps = group / RING;
         let earlier = slot[..stage].iter().zip(&self.stages);
         earlier.for_each(|(count, stage)| wait_for(count, (laps + 1) * stage.pieces()));
@@ -230,11 +232,11 @@ impl<const STAGES: usize> Course<STAGES> {
     }
 }
 
-/// Where a track is.
+/// The progress of a track.
 #[repr(align(128))]
 struct Track<const STAGES: usize> {
     claims: AtomicUsize,
-    /// Whether a thread whose track it is has come.
+    /// Whether a thread that owns the track has come.
     has_owner: AtomicBool,
     done: [Done<STAGES>; RING],
 }
@@ -250,8 +252,9 @@ impl<const STAGES: usize> Track<STAGES> {
 #[repr(align(128))]
 struct Done<const STAGES: usize>([AtomicUsize; STAGES]);
 
-/// What is taken of one thread's pieces, for each slot of the ring and each stage: lap, number taken from the front,
-/// number taken from the back. A word of another lap is one of which nothing is taken: the ring has come round.
+/// How many of one thread's pieces are taken, for each slot of the ring and each stage: the lap, the number taken from
+/// the front, and the number taken from the back. A word of another lap counts as nothing taken: the ring has come
+/// round.
 #[repr(align(128))]
 struct Share<const STAGES: usize>([[AtomicU64; STAGES]; RING]);
 
@@ -287,14 +290,14 @@ impl<const STAGES: usize> Share<STAGES> {
             };
             Some((lap << Self::LAP) | taken)
         };
-        // The team's claims order everything else; this only says which piece.
+        // Relaxed, since the team's claims order everything else; this only chooses a piece.
         let before = word.fetch_update(Relaxed, Relaxed, taken).ok()?;
         let [from_front, from_back] = counts(before).map(|count| count as usize);
         Some(if front { range.start + from_front } else { range.end - 1 - from_back })
     }
 }
 
-/// Counts a piece that is done, or whose work panicked.
+/// Counts a piece when it is done or its work has panicked.
 struct CountWhenDropped<'a>(&'a AtomicUsize);
 
 impl Drop for CountWhenDropped<'_> {
@@ -325,7 +328,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// In the order of claiming everything that a piece waits for comes before it, so a course cannot hang.
+        /// Everything that a piece waits for is claimed before it, so a course cannot hang.
         #[test]
         fn pieces_come_once_and_after_what_they_need(
             groups in 0..9usize, pieces in prop::array::uniform4(0..5usize),
@@ -377,7 +380,7 @@ mod tests {
         }
     }
 
-    /// The pieces that threads get which come in this order.
+    /// The pieces that threads get when they claim in this order.
     fn pieces(course: Course<1>, shares: &[Share<1>], group: Group, threads: &[usize]) -> Vec<usize> {
         let claims = threads.iter().enumerate();
         claims
@@ -423,7 +426,7 @@ mod tests {
         let course = Course { tracks: 2, groups: 1, stages, one_room: None, left_to_owners };
         let done = [const { AtomicUsize::new(0) }; 2];
         let worker_has_come = AtomicBool::new(false);
-        // all of its own, and of the other track what is neither claimed by its owner nor left to it
+        // all pieces of its own track, and those of the other that its owner neither claims nor keeps
         let by_caller = 2 * pieces - 1 - left_to_owners;
         let mut team = Team::new(NonZeroUsize::new(2).unwrap()).unwrap();
         let begin = Instant::now();

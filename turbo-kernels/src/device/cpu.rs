@@ -22,16 +22,17 @@ use crate::{
     simd::{Isa, PORTABLE_IS_FUSED, SupportedIsa},
 };
 
-/// Threads of a team at most: more than any machine has cores, and few enough that each may have its stack and scratch.
+/// The most threads of a team: more than any machine has cores, and few enough that each may have its stack and
+/// scratch.
 const MOST_THREADS: NonZeroUsize = NonZeroUsize::new(4096).expect("4096 is not 0");
 
 /// How a [`Cpu`] is used.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuOptions {
-    /// Threads that share an operation; by default as many as the system lets this process use at once
-    /// (affinity and control groups count). At most 4096.
+    /// Threads that share an operation, at most 4096; by default as many as the system lets this process run at once
+    /// (affinity and control groups count).
     pub threads: Option<NonZeroUsize>,
-    /// Vector instructions; by default [`Isa::from_env`].
+    /// The vector instructions; by default [`Isa::from_env`].
     pub isa: Option<Isa>,
 }
 
@@ -45,11 +46,11 @@ pub struct Cpu {
 struct Settings {
     threads: NonZeroUsize,
     isa: SupportedIsa,
-    /// That pack weights beside the threads that ask for it.
+    /// Threads that help to pack weights.
     helpers: Helpers,
     /// Where packed weights lie.
     weights: Slabs,
-    /// Where everything else lies: what one operator writes and the next reads is no whole number of huge pages.
+    /// Where all other blocks lie: the results that operators hand on are not whole numbers of huge pages.
     blocks: Slabs,
 }
 
@@ -84,7 +85,7 @@ impl Cpu {
         self.settings.isa
     }
 
-    /// Threads that pack weights beside those that ask for it.
+    /// Threads that help the callers that pack weights.
     pub(crate) fn helpers(&self) -> &Helpers {
         &self.settings.helpers
     }
@@ -95,20 +96,20 @@ impl Cpu {
     }
 }
 
-/// A team of threads, the caller's included, and scratch memory for each.
+/// A team of threads, which includes the caller, and scratch memory for each.
 pub struct CpuQueue {
     team: Team,
     scratch: Vec<CpuBlock>,
     shared: CpuBlock,
-    /// Values of `shared` for each thread, once there are any: see [`shared_values`].
+    /// The fewest values of `shared` for each thread, once it has any: see [`shared_values`].
     least_shared: usize,
 }
 
-/// Values of shared scratch for each thread that a kernel should work within: more where there are tile registers, with
-/// which more rows are in work at once.
+/// Values of shared scratch for each thread that a kernel should work within. There are more of them with tile
+/// registers, with which more rows are in work at once.
 ///
-/// They are made all at once. What a product takes of them does not simply grow with its rows, so a queue could not be
-/// warmed by its largest batch otherwise.
+/// They are allocated all at once. The scratch that a product needs does not simply grow with its rows, so otherwise
+/// the largest batch could not warm a queue up.
 pub(crate) fn shared_values(isa: Isa) -> usize {
     let bytes = if isa == Isa::Amx { 8 << 20 } else { 4 << 20 };
     bytes / size_of::<f32>()
@@ -121,8 +122,9 @@ impl CpuQueue {
         self.team.threads()
     }
 
-    /// What it costs to hand an operation over to every thread and to have it back, in a region: the least of many,
-    /// each an operation of one empty piece a thread, which ends when all threads have met. 0 for one thread.
+    /// The time that it takes, in a region, to hand an operation over to every thread and to get it back: the least of
+    /// many trials, each an operation of one empty piece a thread, which ends when all threads have met. 0 for one
+    /// thread.
     pub fn hand_over(&mut self) -> Duration {
         let threads = self.team.threads();
         let _held = self.team.hold();
@@ -142,7 +144,7 @@ impl CpuQueue {
         if threads == 1 { Duration::ZERO } else { least }
     }
 
-    /// Lets every thread have `values` f32 of scratch; grows, never shrinks.
+    /// Gives every thread room for `values` f32 of scratch, which grows and never shrinks.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
@@ -150,7 +152,8 @@ impl CpuQueue {
         self.scratch.iter_mut().try_for_each(|block| grow(block, values))
     }
 
-    /// The team, and `values` f32 that all threads share, with whatever is left in them; they grow, never shrink.
+    /// The team, and `values` f32 that all threads share and that hold whatever was left in them; this memory grows and
+    /// never shrinks.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
@@ -159,27 +162,27 @@ impl CpuQueue {
         Ok((&mut self.team, self.shared.view_mut(0, values)?))
     }
 
-    /// Room for `values` f32 that all threads share; none until some are wanted.
+    /// Makes room for `values` f32 that all threads share; none is allocated until some are wanted.
     fn reserve_shared(&mut self, values: usize) -> Result<(), DeviceError> {
         let wanted = if values == 0 { 0 } else { values.max(self.least_shared * self.team.threads()) };
         grow(&mut self.shared, wanted)
     }
 
-    /// Memory it holds, in bytes: scratch that grows to what the largest operation so far took.
+    /// Bytes of scratch that the queue holds, which grow to what the largest operation so far needed.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.shared.bytes() + self.scratch.iter().map(CpuBlock::bytes).sum::<usize>()
     }
 
-    /// Calls `work(piece, scratch)` once for every piece in `0..pieces`, shared by the threads.
+    /// Calls `work(piece, scratch)` once for every piece in `0..pieces`, shared among the threads.
     ///
-    /// Each thread has a run of neighbours, as with every operator, so it finds the rows of its pieces in its own caches. It
-    /// begins with the last one, which it has probably used last, and under a causal mask is the longest; who is through
-    /// takes the first ones of others.
+    /// Each thread has a run of neighbouring pieces, the same for every operator, so it finds their rows in its own
+    /// caches. It begins with the last piece, which it has probably used last, and which is the longest under a causal
+    /// mask. A thread that has finished its own pieces takes the first pieces of others.
     ///
-    /// `scratch` is `scratch_values` f32 of the thread, with whatever the last piece left in them. Choose pieces of
-    /// some ten microseconds: one piece runs on the caller alone, and what is smaller than waking a thread should
-    /// be one piece. For pieces that own a part of the output, [`CpuQueue::for_each_chunk`] is safe code.
+    /// `scratch` is `scratch_values` f32 of the thread, which hold whatever the last piece left in them. Choose pieces
+    /// of some ten microseconds. A single piece runs on the caller alone, so work that takes less time than waking a
+    /// thread should be one piece. For pieces that own a part of the output, [`CpuQueue::for_each_chunk`] is safe code.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`] when the scratch had to grow.
@@ -192,8 +195,8 @@ impl CpuQueue {
         self.for_each_piece_with(pieces, scratch_values, 0, |_| (), |piece, scratch, ()| work(piece, scratch))
     }
 
-    /// [`CpuQueue::for_each_piece`] where all pieces read what `prepare` makes of `shared_values` f32 first, on the
-    /// calling thread.
+    /// [`CpuQueue::for_each_piece`] where all pieces read the result of `prepare`, which first runs on the calling
+    /// thread with `shared_values` f32.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`] when the scratch had to grow.
@@ -214,7 +217,7 @@ impl CpuQueue {
         let course = Course { tracks, groups: 1, stages, one_room: None, left_to_owners: 0 };
         course.run(&mut self.team, |thread, Piece { group, index, .. }| {
             let [start, end] = [0, 1].map(|next| pieces * (group.track + next) / tracks);
-            // some tracks have a piece less
+            // some tracks have one piece fewer
             let Some(piece) = (start..end).rev().nth(index) else { return };
             // SAFETY: each thread of the team has its own number and does one piece at a time.
             let own = unsafe { scratch.slice(thread, 1) };
@@ -225,7 +228,7 @@ impl CpuQueue {
     }
 
     /// Cuts `out` into chunks of `chunk_len` values (the last may be shorter) and calls `work(index, chunk, scratch)`
-    /// once for each, shared by the threads as by [`CpuQueue::for_each_piece`].
+    /// once for each, shared among the threads as in [`CpuQueue::for_each_piece`].
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`] when the scratch had to grow.
@@ -284,13 +287,13 @@ impl Device for Cpu {
 
     fn rounding(&self, dtype: DType) -> String {
         let isa = match self.isa() {
-            // by how this program was built
+            // depends on how this program was built
             Isa::Portable if PORTABLE_IS_FUSED => "portable, fused".to_owned(),
             isa => isa.to_string(),
         };
         let products = format!("cpu ({}, {isa}), {dtype}, {}", std::env::consts::ARCH, self.computes(dtype));
         match dtype {
-            // attention has no weights, and follows in bf16
+            // attention has no weights, and computes in bf16
             DType::Int8 => format!("{products}, attention {}", self.computes(DType::Bf16)),
             DType::F32 | DType::Bf16 => products,
         }
@@ -397,7 +400,7 @@ mod tests {
             assert_eq!(best.rounding(dtype) == cpu(1).rounding(dtype), best.isa() == Isa::Portable);
         }
         assert_ne!(cpu(1).rounding(DType::F32), cpu(1).rounding(DType::Int8));
-        // what int8 leaves to bf16 is done otherwise where there is no dot product of it
+        // the parts that int8 leaves to bf16 are computed differently where there is no bf16 dot product
         for isa in Isa::available() {
             let cpu = Cpu::new(CpuOptions { threads: None, isa: Some(isa) }).unwrap();
             assert!(cpu.rounding(DType::Int8).contains(cpu.computes(DType::Bf16)));
@@ -453,7 +456,7 @@ mod tests {
             queue
                 .for_each_piece(pieces, 0, |piece, _| {
                     taken.lock().unwrap().push((thread::current().id(), piece));
-                    // nobody is through before everybody has come
+                    // no thread finishes before both have come
                     let threads =
                         || taken.lock().unwrap().iter().map(|(id, _)| *id).collect::<HashSet<_>>().len();
                     while threads() < 2 && begin.elapsed() < Duration::from_secs(60) {

@@ -1,4 +1,4 @@
-//! Types that activations are stored as: f32, f16 and bf16.
+//! The types that activations are stored as: f32, f16 and bf16.
 
 use std::borrow::Cow;
 
@@ -6,9 +6,9 @@ use half::{bf16, f16};
 
 use super::Element;
 
-/// A type that a device stores activations and the constants of row kernels (gains, biases, tables) as.
+/// A type in which a device stores activations and the constants of row kernels (gains, biases, tables).
 ///
-/// Kernels widen what they read, compute in f32 and round each result once.
+/// Kernels widen the values that they read, compute in f32 and round each result once.
 pub trait Float: Element {
     /// Half a unit in the last place near 1: the error of one rounding, relative to its result.
     const ROUNDING: f64;
@@ -17,15 +17,16 @@ pub trait Float: Element {
     /// The greatest finite value.
     const GREATEST: f32;
 
-    /// The value nearest to `value`; of equally near ones the even one. Beyond [`Float::GREATEST`] it is infinite.
+    /// Rounds `value` to the nearest value of this type, ties to even. Beyond [`Float::GREATEST`] the result is
+    /// infinite.
     #[must_use]
     fn from_f32(value: f32) -> Self;
 
-    /// The same value.
+    /// The same value as an f32.
     #[must_use]
     fn to_f32(self) -> f32;
 
-    /// [`Float::from_f32`] of each; nothing is copied where that changes nothing.
+    /// [`Float::from_f32`] of each value; nothing is copied where that changes nothing.
     #[must_use]
     fn from_f32s(values: &[f32]) -> Cow<'_, [Self]> {
         values.iter().map(|&value| Self::from_f32(value)).collect()
@@ -88,7 +89,7 @@ impl Float for bf16 {
 mod tests {
     use super::*;
 
-    /// The constants against the conversions: ties go to the even neighbour, everything else to the nearer one.
+    /// Checks the constants against the conversions: ties go to the even neighbour, all other values to the nearer one.
     fn constants_are_those_of<F: Float + PartialEq>() {
         let rounded = |value: f64| f64::from(F::from_f32(value as f32).to_f32());
         if F::NAME != f32::NAME {

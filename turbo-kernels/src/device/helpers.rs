@@ -1,32 +1,33 @@
-//! Threads that help while constants are packed: so many and no more, however many packings are under way.
+//! Threads that help to pack constants: a fixed number at most, however many packings are under way.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
     thread,
 };
 
-/// Threads that may be started. They end with the work that they were started for.
+/// Threads that may be started. Each ends with the work that it was started for.
 #[derive(Debug)]
 pub(crate) struct Helpers {
     free: AtomicUsize,
-    /// What makes one.
+    /// How a thread is built.
     builder: fn() -> thread::Builder,
 }
 
 impl Helpers {
-    /// At most `most` at once.
+    /// Allows at most `most` helpers at once.
     pub(crate) fn new(most: usize) -> Helpers {
         Helpers { free: AtomicUsize::new(most), builder: thread::Builder::new }
     }
 
-    /// Calls `work` on the calling thread and, at the same time, on up to `most` helpers. It takes up one thing after another
-    /// until nothing is left, so what would have been for a helper that is busy, or that the system refuses, is for the others.
+    /// Calls `work` on the calling thread and, at the same time, on up to `most` helpers. `work` takes one item after
+    /// another until none is left, so the other threads do the share of a helper that is busy, or that the system
+    /// refuses.
     ///
     /// # Panics
     /// When `work` panics.
     pub(crate) fn share(&self, most: usize, work: impl Fn() + Sync) {
         let work = &work;
-        // all at once: one that was done and started anew would find nothing left
+        // all at once: a helper that finished and was started again would find nothing left
         let helpers: Vec<Helper<'_>> = (0..most).map_while(|_| self.take()).collect();
         thread::scope(|scope| {
             for helper in helpers {
@@ -47,7 +48,7 @@ impl Helpers {
         taken.ok().map(|_| Helper(&self.free))
     }
 
-    /// Helpers that every system refuses.
+    /// Helpers that every system refuses to start.
     #[cfg(test)]
     pub(crate) fn refused(most: usize) -> Helpers {
         let builder = || thread::Builder::new().stack_size(usize::MAX / 8);
@@ -55,7 +56,7 @@ impl Helpers {
     }
 }
 
-/// One of the helpers, free again when this is dropped.
+/// One of the helpers, which is free again when this is dropped.
 struct Helper<'a>(&'a AtomicUsize);
 
 impl Drop for Helper<'_> {
@@ -70,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    /// How many threads do work that wants `most` helpers.
+    /// The number of threads that do work for which `most` helpers are requested.
     fn threads(helpers: &Helpers, most: usize) -> usize {
         let threads = AtomicUsize::new(0);
         helpers.share(most, || {
@@ -85,7 +86,7 @@ mod tests {
         for (most, want) in [(0, 1), (2, 3), (3, 4), (100, 4)] {
             assert_eq!(threads(&helpers, most), want, "{most} asked for");
         }
-        // one shares while two of three are busy
+        // one caller shares work while two of the three helpers are busy
         let (all_are_there, beside) = (Barrier::new(3), AtomicUsize::new(0));
         helpers.share(2, || {
             if all_are_there.wait().is_leader() {

@@ -32,7 +32,7 @@ use half::{bf16, f16};
 
 use crate::{DType, simd::Isa};
 
-/// Blocks and planned offsets are multiples of this many bytes: vector loads and CUDA both want it.
+/// Blocks and planned offsets are multiples of this many bytes, which suits both vector loads and CUDA.
 pub const ALIGNMENT: usize = 256;
 
 /// A type that tensors hold.
@@ -83,33 +83,35 @@ pub struct Span {
     pub bytes: usize,
 }
 
-/// A place where kernels run: it owns memory and makes queues. Cheap to clone.
+/// A place where kernels run: it owns memory and creates queues. Cheap to clone.
 ///
-/// A queue takes views of its own device's blocks. Given those of another GPU, a kernel may find no such memory, and this
-/// process has lost the GPU ([`DeviceError::Lost`]). CPU devices share the host's memory.
+/// A queue takes views of its own device's blocks. If a kernel is given a view of another GPU's block, the address may
+/// not exist on its GPU, and this process has then lost the GPU ([`DeviceError::Lost`]). CPU devices share the host's
+/// memory.
 pub trait Device: Clone + Send + Sync + 'static {
-    /// What activations and the constants of row kernels (gains, biases, tables) are stored as. Kernels compute in f32.
+    /// The type in which activations and the constants of row kernels (gains, biases, tables) are stored. Kernels
+    /// compute in f32.
     type Float: Float;
-    /// One allocation, aligned to [`ALIGNMENT`]; freed when dropped.
+    /// One allocation, aligned to [`ALIGNMENT`] and freed when dropped.
     type Block: Send;
-    /// What a kernel is enqueued on: the thread team and its scratch, or a stream with its handles.
+    /// Where kernels are enqueued: a thread team and its scratch, or a stream with its handles.
     type Queue: Send;
     /// Values that a kernel reads.
     type View<'a, T: Element>: Copy + Send + Sync;
     /// Values that a kernel writes.
     type ViewMut<'a, T: Element>: Send;
-    /// Operations of a queue that were recorded, to be enqueued all at once; [`Infallible`](std::convert::Infallible)
-    /// where nothing is recorded.
+    /// Recorded operations of a queue, which can be enqueued all at once; [`Infallible`](std::convert::Infallible)
+    /// where the device records nothing.
     type Recording: Send;
-    /// Host memory that copies of one queue land in while the host does something else;
+    /// Host memory that receives copies of one queue while the host does other work;
     /// [`Infallible`](std::convert::Infallible) where the device's memory is the host's.
     type Landing: Send;
 
-    /// What a person calls it: `cpu (avx512, 2 threads)`.
+    /// The device's name for people: `cpu (avx512, 2 threads)`.
     fn name(&self) -> String;
 
-    /// What the bits of results depend on where weights are `dtype`, as text: devices that say the same compute the same,
-    /// even if one of them has more threads.
+    /// Everything that the bits of results depend on where weights are `dtype`, as text. Devices with equal texts
+    /// compute equal bits, even if one of them has more threads.
     fn rounding(&self, dtype: DType) -> String {
         format!("{}, {dtype}", self.name())
     }
@@ -117,39 +119,39 @@ pub trait Device: Clone + Send + Sync + 'static {
     /// A new execution queue.
     ///
     /// # Errors
-    /// When the device cannot give one.
+    /// When the device cannot create one.
     fn queue(&self) -> Result<Self::Queue, DeviceError>;
 
-    /// Does `work`, whose kernels follow each other closely: on the CPU the team's threads stay at hand meanwhile, so
+    /// Does `work`, whose kernels follow each other closely. On the CPU the team's threads stay awake meanwhile, so
     /// that handing them an operation costs a fraction of a microsecond. Regions may be nested.
     fn region<T>(&self, queue: &mut Self::Queue, work: impl FnOnce(&mut Self::Queue) -> T) -> T {
         work(queue)
     }
 
-    /// Rows of a batch whose kernels need as much beside their arguments as those of any other of at most `rows` rows with
-    /// as long a sequence.
+    /// The number of rows in a batch whose kernels need at least as much scratch as those of any other batch of at most
+    /// `rows` rows with an equally long sequence.
     fn rows_of_most_scratch(&self, rows: usize) -> usize {
         rows
     }
 
-    /// Bytes that kernels keep to themselves on `queue`: scratch that grows to what the largest operation so far took.
+    /// Bytes of scratch that kernels keep on `queue`, which grows to what the largest operation so far needed.
     fn scratch_bytes(&self, queue: &Self::Queue) -> usize {
         _ = queue;
         0
     }
 
-    /// Whether [`Device::record`] may record what it is given: whether enqueuing one operation after another costs so
-    /// much that it is worth while.
+    /// Whether [`Device::record`] may record its work, that is, whether enqueuing operations one by one is expensive
+    /// enough to make recording worthwhile.
     fn records(&self) -> bool {
         false
     }
 
-    /// Records the kernels that `work` enqueues, instead of doing them; on a device that records nothing they are done,
-    /// and there is no recording. Within `work` copies are refused, as are waiting and replays. All blocks that it uses
-    /// are of the queue's device.
+    /// Records the kernels that `work` enqueues, instead of running them. On a device that records nothing, the kernels
+    /// run and there is no recording. Within `work`, copies, waiting and replays are refused. All blocks that `work`
+    /// uses belong to the queue's device.
     ///
     /// # Errors
-    /// Those of `work`, or a device failure.
+    /// The errors of `work`, or a device failure.
     fn record<E: From<DeviceError>>(
         &self,
         queue: &mut Self::Queue,
@@ -158,16 +160,17 @@ pub trait Device: Clone + Send + Sync + 'static {
         work(queue).map(|()| None)
     }
 
-    /// Enqueues what was recorded of this queue, with the same views and sizes. `false`, and nothing is enqueued, when a
-    /// block has been freed since, or when it was recorded of another queue: then it has to be recorded anew.
+    /// Enqueues what was recorded on this queue, with the same views and sizes. Returns `false` and enqueues nothing
+    /// when a block has been freed since, or when the recording is of another queue: then the work has to be recorded
+    /// again.
     ///
     /// # Errors
-    /// A device failure; within [`Device::record`] on the same queue.
+    /// A device failure, or a call within [`Device::record`] on the same queue.
     fn replay(&self, _queue: &mut Self::Queue, _recording: &Self::Recording) -> Result<bool, DeviceError> {
         Ok(false)
     }
 
-    /// Waits until everything is done that was enqueued. The CPU computes as it enqueues.
+    /// Waits until everything that was enqueued is done. The CPU computes as it enqueues, so it never waits.
     ///
     /// # Errors
     /// A device failure, which an operation before may have met.
@@ -175,7 +178,7 @@ pub trait Device: Clone + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Memory that is not allocated, in bytes; `None` where the device has what the system has.
+    /// Free memory of the device in bytes; `None` where the device uses the system's memory.
     ///
     /// # Errors
     /// A device failure.
@@ -211,10 +214,11 @@ pub trait Device: Clone + Send + Sync + 'static {
         len: usize,
     ) -> Result<Self::ViewMut<'a, T>, DeviceError>;
 
-    /// Views of several spans of [`Device::Float`]s in one set of blocks at once: what one operation reads and writes.
+    /// Views of several spans of [`Device::Float`]s in one set of blocks: everything that one operation reads and
+    /// writes.
     ///
-    /// Reads may overlap each other; a written span overlaps nothing. That is checked here, so that everything above
-    /// is safe code.
+    /// Reads may overlap each other; a written span overlaps no other span. This is checked here, so that everything
+    /// above is safe code.
     ///
     /// # Errors
     /// [`DeviceError::NoBlock`], [`DeviceError::Bounds`], [`DeviceError::Misaligned`], [`DeviceError::PartialElement`],
@@ -232,7 +236,7 @@ pub trait Device: Clone + Send + Sync + 'static {
         None
     }
 
-    /// Copies host values to the device, in queue order. `from` and `to` have the same length.
+    /// Copies host values to the device, in the order of the queue. `from` and `to` have the same length.
     ///
     /// # Errors
     /// [`DeviceError::CopyLength`] when the lengths differ, or a device failure.
@@ -243,7 +247,7 @@ pub trait Device: Clone + Send + Sync + 'static {
         to: Self::ViewMut<'_, T>,
     ) -> Result<(), DeviceError>;
 
-    /// Copies device values to the host, after everything queued before. `from` and `to` have the same length.
+    /// Copies device values to the host, after everything enqueued before. `from` and `to` have the same length.
     ///
     /// # Errors
     /// [`DeviceError::CopyLength`] when the lengths differ, or a device failure.
@@ -254,8 +258,8 @@ pub trait Device: Clone + Send + Sync + 'static {
         to: &mut [T],
     ) -> Result<(), DeviceError>;
 
-    /// Memory for copies of `queue` to land in; `None` where [`Device::on_host`] gives the values themselves, or where each
-    /// read is a [`Device::download`], for which the reader waits.
+    /// Host memory for copies of `queue` to land in; `None` where [`Device::on_host`] gives the values themselves, or
+    /// where each read is a [`Device::download`], for which the reader waits.
     ///
     /// # Errors
     /// A device failure.
@@ -263,7 +267,7 @@ pub trait Device: Clone + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Makes room in `landing` for copies of up to `bytes` bytes; what it holds may be lost.
+    /// Makes room in `landing` for copies of up to `bytes` bytes. The bytes that it holds may be lost.
     ///
     /// # Errors
     /// A device failure, or that the host has no such memory left.
@@ -271,8 +275,8 @@ pub trait Device: Clone + Send + Sync + 'static {
         Err(no_landings())
     }
 
-    /// Copies device values to `to` after everything that its queue has so far, and returns before that is done. What
-    /// landed there before is lost.
+    /// Enqueues a copy of device values to `to`, behind everything on its queue, and returns before the copy is done.
+    /// Values that landed there before are lost.
     ///
     /// # Errors
     /// A device failure, or that the host has no such memory left.
@@ -284,7 +288,7 @@ pub trait Device: Clone + Send + Sync + 'static {
         Err(no_landings())
     }
 
-    /// Whether the values that were fetched last are there. Does not wait.
+    /// Whether the values of the last fetch have arrived. Does not wait.
     ///
     /// # Errors
     /// A device failure, which an operation before may have met.
@@ -292,11 +296,11 @@ pub trait Device: Clone + Send + Sync + 'static {
         Err(no_landings())
     }
 
-    /// The values that were fetched last; waits until they are there.
+    /// The values of the last fetch; waits until they have arrived.
     ///
     /// # Errors
-    /// [`DeviceError::PartialElement`] where they were of another type, or a device failure, which an operation before may
-    /// have met.
+    /// [`DeviceError::PartialElement`] where the values have another type, or a device failure, which an operation
+    /// before may have met.
     fn landed<'a, T: Element>(&self, _landing: &'a mut Self::Landing) -> Result<&'a [T], DeviceError> {
         Err(no_landings())
     }
@@ -330,20 +334,20 @@ pub enum DeviceError {
         /// Size of the block.
         block_bytes: usize,
     },
-    /// A span of a block that there is not.
+    /// A span refers to a block that does not exist.
     #[error("there is no block {block}, expected a number below {blocks}")]
     NoBlock {
         /// Number of the block.
         block: usize,
-        /// Blocks that there are.
+        /// How many blocks exist.
         blocks: usize,
     },
-    /// A view does not start on a boundary of its element.
+    /// A view does not start at a multiple of its element's alignment.
     #[error("offset {offset} is not a multiple of {alignment}")]
     Misaligned {
         /// First byte of the view.
         offset: usize,
-        /// What it must be a multiple of.
+        /// The required alignment.
         alignment: usize,
     },
     /// A view ends inside an element.
@@ -354,7 +358,7 @@ pub enum DeviceError {
         /// Size of one of its elements.
         element_bytes: usize,
     },
-    /// What is copied is longer or shorter than where it goes to.
+    /// The source and the target of a copy have different lengths.
     #[error("{from} bytes are copied to a place of {to} bytes, expected as many")]
     CopyLength {
         /// Bytes that are read.
@@ -370,19 +374,19 @@ pub enum DeviceError {
         /// The other one.
         other: Span,
     },
-    /// A name that no instruction set has.
+    /// No instruction set has this name.
     #[error("unknown instruction set {name:?}, expected amx, avx512, avx2 or portable")]
     UnknownIsa {
         /// The name.
         name: String,
     },
-    /// An instruction set that this machine lacks.
+    /// This machine lacks the instruction set.
     #[error("this machine does not have the instruction set {isa}, it has {}", available())]
     UnsupportedIsa {
         /// The requested set.
         isa: Isa,
     },
-    /// An environment variable that says what cannot be.
+    /// The value of an environment variable is invalid.
     #[error("{variable}: {why}")]
     Setting {
         /// Its name.

@@ -1,13 +1,14 @@
-//! Memory of the system in huge pages, where it has them: for a block alone, or for blocks that lie one behind the other.
+//! System memory in huge pages, where available: for a single block, or for blocks that lie one behind the other.
 //!
 //! ```text
 //! slab   │ weight │ weight │ weight │ weight │ … rest │     pages of 2 MiB
 //! ```
 //!
-//! A page of 4 KiB is where the hardware prefetcher stops, and one more entry of the TLB, whose misses cost a virtual
-//! machine twice as much. On a Zen 4 server weights that are smaller than a huge page were read from memory at two
-//! thirds of the rate when each had pages of its own; side by side they have huge ones, and a prefetch beyond the end
-//! of one is the beginning of the next. Rows and results lie so, too: they are seldom a whole number of huge pages.
+//! The hardware prefetcher stops at the end of a 4 KiB page, and each page takes a TLB entry; a TLB miss costs twice as
+//! much in a virtual machine. On a Zen 4 server, weights smaller than a huge page were read from memory at two thirds
+//! of the rate when each had pages of its own. Side by side they lie in huge pages, and a prefetch beyond the end of
+//! one weight fetches the beginning of the next. Rows and results are laid out the same way, since they are seldom a
+//! whole number of huge pages.
 
 use std::{
     ops::Range,
@@ -21,41 +22,42 @@ use super::ALIGNMENT;
 
 /// A huge page of x86-64.
 pub(super) const HUGE: usize = 2 << 20;
-/// A multiple of all pages that are not huge.
+/// A multiple of every page size that is not huge.
 const PAGE: usize = 64 << 10;
-/// Bytes that are mapped for blocks to share. Pages that were never written take no memory.
+/// The size of a mapping that blocks share. Pages that were never written take no memory.
 const SLAB: usize = 32 << 20;
-/// Blocks below this stay where the allocator puts them: caches hold them.
+/// Smaller blocks stay where the allocator puts them: they fit into caches.
 const SMALL: usize = PAGE;
 
-/// A mapping, and where so many bytes lie in it that begin with a huge page; all whole huge pages of them are huge. Raw, for
-/// a reference to all of it would be one to what other blocks' threads write.
+/// A mapping, and the range of `bytes` bytes in it that begins at a huge page; all whole huge pages of the range are
+/// huge. The mapping is raw, since a reference to all of it would also cover bytes that the threads of other blocks
+/// write.
 fn map(bytes: usize) -> Option<(MmapRaw, Range<usize>)> {
-    // the system places a mapping at any page, so there is room to begin at a huge one
+    // the system may place a mapping at any page, so this leaves room to begin at a huge one
     let map = MmapRaw::from(MmapMut::map_anon(bytes.checked_add(HUGE)?).ok()?);
     let first = map.as_ptr().align_offset(HUGE);
     #[cfg(target_os = "linux")]
-    // refused where huge pages are switched off: then the pages are small ones
+    // refused where huge pages are switched off: then small pages are used
     drop(map.advise_range(memmap2::Advice::HugePage, first, bytes / HUGE * HUGE));
     Some((map, first..first + bytes))
 }
 
-/// Zeroed bytes of a mapping that are one block's.
+/// Zeroed bytes of a mapping that belong to one block.
 #[derive(Debug)]
 pub(super) struct Pages {
     map: Arc<MmapRaw>,
-    /// Where they lie in it.
+    /// Where the bytes lie in the mapping.
     range: Range<usize>,
 }
 
 impl Pages {
-    /// A mapping of its own; none where there is no memory.
+    /// Bytes in a mapping of their own; `None` when memory runs out.
     pub(super) fn new(bytes: usize) -> Option<Pages> {
         let (map, range) = map(bytes)?;
         Some(Pages { map: Arc::new(map), range })
     }
 
-    /// The first byte; all of them are this value's alone.
+    /// A pointer to the first byte. All bytes belong to this value alone.
     pub(super) fn start(&self) -> NonNull<u8> {
         let start = self.map.as_mut_ptr().wrapping_add(self.range.start);
         NonNull::new(start).expect("the system maps nothing at address 0")
@@ -63,7 +65,8 @@ impl Pages {
 }
 
 impl Drop for Pages {
-    /// Gives back what others do not keep: the whole pages of a block, and the mapping with the last of its blocks.
+    /// Gives back all memory that no other block keeps: the whole pages of this block, and the mapping with its last
+    /// block.
     fn drop(&mut self) {
         #[cfg(unix)]
         {
@@ -72,20 +75,20 @@ impl Drop for Pages {
             let end = ((first + self.range.end) / PAGE * PAGE).saturating_sub(first);
             if start < end {
                 let dont_need = memmap2::UncheckedAdvice::DontNeed;
-                // SAFETY: these pages hold bytes of this value alone, to which no pointer is left.
+                // SAFETY: these pages hold bytes of this value alone, and no pointer to them is left.
                 let advised = unsafe { self.map.unchecked_advise_range(dont_need, start, end - start) };
-                // what was refused is given back with the mapping
+                // pages that the system refuses here are given back with the mapping
                 drop(advised);
             }
         }
     }
 }
 
-/// Where blocks are taken one behind the other.
+/// Mappings from which blocks are taken one behind the other.
 #[derive(Debug, Default)]
 pub(crate) struct Slabs(Mutex<Rest>);
 
-/// What is left of the newest slab, which its blocks keep.
+/// The unused rest of the newest slab, which its blocks keep alive.
 #[derive(Debug, Default)]
 struct Rest {
     map: Weak<MmapRaw>,
@@ -93,8 +96,8 @@ struct Rest {
 }
 
 impl Slabs {
-    /// So many bytes, a multiple of [`ALIGNMENT`], behind those that were taken before; none where they are better off
-    /// elsewhere, or there is no memory.
+    /// Takes `bytes` bytes, a multiple of [`ALIGNMENT`], behind those taken before; `None` where the block is better
+    /// off elsewhere, or when memory runs out.
     pub(super) fn take(&self, bytes: usize) -> Option<Pages> {
         debug_assert!(bytes.is_multiple_of(ALIGNMENT));
         if !(SMALL..=SLAB).contains(&bytes) {

@@ -2,9 +2,10 @@
 
 use std::{marker::PhantomData, slice};
 
-/// A slice whose parts are written by several threads at once.
+/// A slice whose parts several threads write at once.
 ///
-/// It is for kernels whose pieces are not contiguous; for contiguous ones there is
+/// It is for kernels whose pieces are not contiguous; for contiguous pieces there is
+/// [`super::CpuQueue::for_each_chunk`].
 /// [`super::CpuQueue::for_each_chunk`].
 #[derive(Clone, Copy)]
 pub(crate) struct SharedMut<'a, T> {
@@ -13,8 +14,8 @@ pub(crate) struct SharedMut<'a, T> {
     borrow: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: it gives threads `&mut T` one part at a time, which needs `T: Send`, or several of them `&T`, which needs
-// `T: Sync`; callers of `slice` and `read` promise that a part which one thread writes is used by nothing else.
+// SAFETY: this type gives threads `&mut T` one part at a time, which needs `T: Send`, or gives several of them `&T`,
+// which needs `T: Sync`; callers of `slice` and `read` promise that nothing else uses a part that one thread writes.
 unsafe impl<T: Send + Sync> Send for SharedMut<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for SharedMut<'_, T> {}
@@ -34,7 +35,7 @@ impl<'a, T> SharedMut<'a, T> {
         SharedMut { first: self.first.wrapping_add(start), len, borrow: PhantomData }
     }
 
-    /// Where the first value lies.
+    /// A pointer to the first value.
     #[inline(always)]
     pub(crate) fn as_mut_ptr(&self) -> *mut T {
         self.first
@@ -46,7 +47,7 @@ impl<'a, T> SharedMut<'a, T> {
     /// When they are not all inside.
     ///
     /// # Safety
-    /// While the result lives, no other result with a value in common does.
+    /// While the result lives, no other live result shares a value with it.
     #[inline(always)]
     pub(crate) unsafe fn slice(&self, start: usize, len: usize) -> &'a mut [T] {
         assert!(start <= self.len && len <= self.len - start, "{start} + {len} exceeds {}", self.len);

@@ -1,9 +1,9 @@
-//! What must hold of bytes before a view of them is handed out, on every device.
+//! Conditions that bytes meet before any device hands out a view of them.
 
 use super::{DeviceError, Element, Span};
 
-/// Whether `len` values from byte `offset` on lie aligned inside a block of `block_bytes` bytes, which is itself aligned
-/// to [`super::ALIGNMENT`].
+/// Checks that `len` values from byte `offset` on are aligned and lie inside a block of `block_bytes` bytes, which is
+/// itself aligned to [`super::ALIGNMENT`].
 ///
 /// # Errors
 /// [`DeviceError::Bounds`], [`DeviceError::Misaligned`].
@@ -22,7 +22,7 @@ pub(crate) fn check_inside<T: Element>(
     Ok(())
 }
 
-/// Whether no span that is written shares bytes with another one.
+/// Checks that no written span shares bytes with another span.
 ///
 /// # Errors
 /// [`DeviceError::Overlap`].
@@ -36,10 +36,11 @@ pub(crate) fn check_apart(reads: &[Span], writes: &[Span]) -> Result<(), DeviceE
     Ok(())
 }
 
-/// The block of `span` and its number of values.
+/// The block of `span` and the span's number of values.
 ///
 /// # Errors
-/// [`DeviceError::NoBlock`] when there is none, [`DeviceError::PartialElement`] when it ends inside a value.
+/// [`DeviceError::NoBlock`] when the block does not exist, [`DeviceError::PartialElement`] when the span ends inside a
+/// value.
 pub(crate) fn block_of<'b, T: Element, B>(
     blocks: &'b [B],
     span: &Span,

@@ -5,18 +5,18 @@
 //! workers  look at the claims ─▶ claim ─▶ work ─▶ count ─▶ look …   (outside a region: some tens of µs, then park)
 //! ```
 //!
-//! One word holds how many pieces there are and how many are claimed. A thread claims by adding one to it, and learns
-//! from the result whether it has a piece, and of which job: a claimed piece keeps its job alive. No thread enters or
-//! leaves a job, so a worker that comes late costs nothing, and one that loses its core delays at most one piece.
-//! Handing an operation over takes a few transfers of a cache line.
+//! One word holds the number of pieces and the number of claims. A thread claims by adding one to the word. The word's
+//! value before the addition tells it whether it has a piece, and of which job: a claimed piece keeps its job alive.
+//! Threads do not enter or leave a job, so a worker that comes late costs nothing, and one that loses its core delays
+//! at most one piece. Handing an operation over takes a few transfers of a cache line.
 //!
-//! In a region ([`Team::hold`]) the workers do not park, so that many short operations can follow each other; there
-//! they offer their core to others every few tens of microseconds. An idle team is parked and uses no CPU.
+//! In a region ([`Team::hold`]) the workers do not park, so that many short operations can follow each other; they
+//! still yield their cores to other threads every few tens of microseconds. An idle team is parked and uses no CPU.
 //!
-//! Workers keep off the core of the caller. Linux likes to put a thread beside the one that wakes it, be another core
-//! idle, and moves it on when it next looks, a millisecond later: a short text is over by then. The caller itself may be
-//! moved at any time, to the core of a worker too, so each operation looks where it is. A worker whose cores another
-//! process has set meanwhile is left alone.
+//! Workers keep off the caller's core. Linux likes to put a woken thread on the core of the thread that wakes it, even
+//! if another core is idle, and moves it only when it next looks, a millisecond later: by then a short text is done.
+//! The caller itself may be moved at any time, even to a worker's core, so each operation checks which core it runs on.
+//! If another process has set a worker's cores meanwhile, the team leaves them as they are.
 
 use std::{
     any::Any,
@@ -34,41 +34,41 @@ use std::{
 
 use super::cores::{self, Cores};
 
-/// How long a worker spins before it parks: longer than the serial steps between two operations, and short enough
-/// that an idle server is idle.
+/// How long a worker spins before it parks: longer than the serial steps between two operations, yet short enough that
+/// an idle server uses no CPU.
 const SPIN: Duration = Duration::from_micros(40);
 /// Looks between two readings of the clock.
 const LOOKS: u32 = 64;
-/// Looks between two yields of the core to other threads: some tens of microseconds.
+/// Looks between two yields to other threads: some tens of microseconds.
 const PATIENCE: u32 = 1 << 9;
 
-/// In a word of claims: one claimed piece; the upper half is the number of pieces.
+/// Bits of the claims word below the number of pieces: the lower half counts claims.
 const PIECES: u32 = 32;
 
-/// The work of one job, whose lifetime is that of [`Team::for_each_piece`].
+/// The work of one job, which lives as long as its call of [`Team::for_each_piece`].
 type Job = *const (dyn Fn(usize, usize) + Sync);
 
-/// On a cache line of its own (two, as they are fetched in pairs), so that it does not disturb its neighbours.
+/// Has cache lines to itself (two, since they are fetched in pairs), so that neighbours do not disturb each other.
 #[repr(align(128))]
 struct Line<T>(T);
 
 struct Shared {
     claims: Line<Claims>,
-    /// Pieces that workers have done of the job.
+    /// Pieces of the job that workers have done.
     done: Line<AtomicUsize>,
-    /// Regions that are open: no worker parks.
+    /// Open regions; while there is one, no worker parks.
     held: Line<AtomicUsize>,
     /// Which workers are parked or about to be.
     parked: Box<[Line<AtomicBool>]>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
-    /// The workers' numbers; zero of those that have not begun to serve.
+    /// The workers' thread ids; zero for a worker that has not started yet.
     threads: Box<[AtomicI32]>,
     stop: AtomicBool,
 }
 
-/// The job and what is claimed of it, in one cache line: claiming a piece fetches the job, too.
+/// The job and its claims, in one cache line: claiming a piece also fetches the job.
 struct Claims {
-    /// Number of pieces, and number of claims, which may exceed it.
+    /// The number of pieces (upper half), and the number of claims (lower half), which may exceed it.
     word: AtomicU64,
     job: UnsafeCell<Option<Job>>,
 }
@@ -83,15 +83,15 @@ unsafe impl Send for Shared {}
 pub(crate) struct Team {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// Those that the team may use.
+    /// The cores that the team may use.
     cores: Cores,
-    /// The core that the workers keep off.
+    /// The core that the workers currently keep off.
     kept_off: AtomicUsize,
 }
 
 impl Team {
     /// # Errors
-    /// When the system gives no more threads.
+    /// When the system refuses another thread.
     pub(crate) fn new(threads: NonZeroUsize) -> std::io::Result<Team> {
         let workers = threads.get() - 1;
         let shared = Arc::new(Shared {
@@ -114,7 +114,7 @@ impl Team {
             let name = format!("turbo-team-{}", index + 1);
             team.workers.push(thread::Builder::new().name(name).spawn(move || shared.serve(index))?);
         }
-        // A thread allocates while it starts, and nothing may do so once the team works.
+        // A thread allocates memory while it starts, and nothing may allocate once the team works.
         while team.shared.threads.iter().any(|thread| thread.load(Relaxed) == 0) {
             thread::yield_now();
         }
@@ -126,7 +126,7 @@ impl Team {
         self.workers.len() + 1
     }
 
-    /// Opens a region: until the result is dropped no worker parks. Regions may be nested.
+    /// Opens a region: no worker parks until the result is dropped. Regions may be nested.
     pub(crate) fn hold(&self) -> Held {
         self.shared.held.0.fetch_add(1, SeqCst);
         self.leave_to_caller();
@@ -160,7 +160,7 @@ impl Team {
         }
     }
 
-    /// Has all workers keep off the core of the caller, when it is another than before.
+    /// Makes all workers keep off the caller's core, if it has changed.
     fn leave_to_caller(&self) {
         let (here, before) = (cores::here(), self.kept_off.load(Relaxed));
         if before != here {
@@ -171,7 +171,7 @@ impl Team {
         }
     }
 
-    /// Wakes at most `most` workers that are parked.
+    /// Wakes those of the first `most` workers that are parked.
     fn wake(&self, most: usize) {
         for (worker, Line(parked)) in self.workers.iter().zip(&self.shared.parked).take(most) {
             if parked.load(SeqCst) && parked.swap(false, SeqCst) {
@@ -202,30 +202,29 @@ impl Drop for Held {
 }
 
 impl Shared {
-    /// Makes `work` the job, of which nothing is claimed.
+    /// Makes `work` the job, with no piece claimed.
     ///
-    /// Called by `for_each_piece` alone, which returns when the job is done, and whose `&mut self` makes it the only
-    /// caller.
+    /// Only `for_each_piece` calls this. It returns when the job is done, and its `&mut self` makes it the only caller.
     fn publish(&self, pieces: usize, work: &(dyn Fn(usize, usize) + Sync)) {
-        // each thread may claim one more than there are, and all claims have to be counted
+        // each thread may claim once beyond the last piece, and the word must be able to count all claims
         let most = u32::MAX as usize - self.parked.len();
         assert!(pieces <= most, "an operation of {pieces} pieces, at most {most} are possible");
         // SAFETY: the lifetime is erased, not extended: only threads that have claimed a piece of the job follow it,
         // and `for_each_piece` does not return or unwind before every piece is counted.
         let erased = unsafe { std::mem::transmute::<&(dyn Fn(usize, usize) + Sync), Job>(work) };
-        // SAFETY: every piece of the job before is counted, so no thread has a claim and reads the cell.
+        // SAFETY: every piece of the previous job is counted, so no thread holds a claim or reads the cell.
         unsafe { *self.claims.0.job.get() = Some(erased) };
         self.done.0.store(0, Relaxed);
         self.claims.0.word.store((pieces as u64) << PIECES, SeqCst);
     }
 
-    /// Whether a piece may be left.
+    /// Whether there may be unclaimed pieces.
     fn has_pieces(&self, order: std::sync::atomic::Ordering) -> bool {
         let word = self.claims.0.word.load(order);
         (word as u32) < (word >> PIECES) as u32
     }
 
-    /// Does pieces until none is left; gives their number. Panics are kept for the caller.
+    /// Does pieces until none is left, and returns how many it did. Panics are kept for the caller.
     fn take_pieces(&self, thread: usize) -> usize {
         let mut taken = 0;
         loop {
@@ -237,8 +236,8 @@ impl Shared {
                         break;
                     }
                     taken += 1;
-                    // SAFETY: a piece is claimed and not counted, so the caller neither writes the cell nor leaves
-                    // `for_each_piece`, where the closure lives; claiming made the write of the cell visible.
+                    // SAFETY: this piece is claimed and not yet counted, so the caller neither writes the cell nor
+                    // leaves `for_each_piece`, where the closure lives; claiming made the write of the cell visible.
                     let work = unsafe { (*self.claims.0.job.get()).map(|job| &*job) };
                     work.expect("a job is set before it is published")(thread, piece as usize);
                 }
@@ -263,7 +262,7 @@ impl Shared {
         }
     }
 
-    /// Returns when there may be work, or with false when the team is dropped.
+    /// Waits until there may be work; returns false when the team is dropped.
     fn wait(&self, index: usize) -> bool {
         let mut since = None;
         let mut looks = 0;
@@ -288,7 +287,7 @@ impl Shared {
     fn park(&self, index: usize) {
         let parked = &self.parked[index].0;
         parked.store(true, SeqCst);
-        // Looked at once more, so that nothing that was published in between is slept through.
+        // Checked once more, so that the worker does not sleep through work published in between.
         let wanted = self.has_pieces(SeqCst) || self.held.0.load(SeqCst) > 0 || self.stop.load(SeqCst);
         if !wanted {
             thread::park();
@@ -297,7 +296,7 @@ impl Shared {
     }
 }
 
-/// Spins for a moment between two looks; after every [`PATIENCE`] looks it yields the core to other threads.
+/// Spins for a moment between two looks; every [`PATIENCE`] looks it yields the core to other threads instead.
 pub(crate) fn look(looks: &mut u32) {
     *looks = looks.wrapping_add(1);
     if looks.is_multiple_of(PATIENCE) {
@@ -337,7 +336,7 @@ mod tests {
         for _ in 0..3 {
             thread::sleep(Duration::from_millis(2));
             let helped = AtomicBool::new(false);
-            // Piece 0 ends when the other thread has done piece 1.
+            // Piece 0 ends once the other thread has begun piece 1.
             team.for_each_piece(2, |_, piece| {
                 if piece == 1 {
                     helped.store(true, SeqCst);
@@ -413,7 +412,7 @@ mod tests {
         true
     }
 
-    /// Where the system puts a thread is its affair; where it may not put it is seen here.
+    /// Where the system puts a thread is up to the system; this checks where it may not put it.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_worker_keeps_off_the_core_of_the_caller() {
@@ -431,7 +430,7 @@ mod tests {
             let was_on = team.kept_off.load(Relaxed);
             assert!(all.is_set(was_on), "{was_on} is where the caller was");
             check(&team, was_on);
-            // the caller is moved while the region is open, and no worker parks
+            // the caller moves while the region is open and no worker parks
             let mut only = CpuSet::new();
             only.set(core);
             sched_setaffinity(None, &only).unwrap();
@@ -442,7 +441,7 @@ mod tests {
         }
     }
 
-    /// Processor time of the calling thread's process would be disturbed by other tests, so this looks at the flags.
+    /// Other tests would disturb a measurement of the process's CPU time, so this looks at the flags.
     #[test]
     fn idle_workers_park() {
         let mut team = team(3);

@@ -1,6 +1,6 @@
-//! Lengths of views, whatever device they are of.
+//! Lengths of views of any device.
 
-/// A view, of whatever device, as a check of sizes sees it.
+/// A view of any device, as size checks see it.
 pub(crate) trait Values {
     /// How many values it holds.
     fn len(&self) -> usize;

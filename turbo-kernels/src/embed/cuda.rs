@@ -1,5 +1,5 @@
-//! Embeddings on a GPU. Ids are on the device, so one outside its table is not refused: its token's row becomes NaN, and
-//! nothing outside the table is read.
+//! Embeddings on a GPU. Ids are on the device, so an id outside its table is not refused: its token's row becomes NaN,
+//! and nothing outside the table is read.
 
 use super::{Embed, Lookup};
 use crate::{
@@ -44,7 +44,7 @@ impl<F: Float> Embed for Cuda<F> {
         let (tokens, columns) = (count(NAME, "tokens", tokens)?, count(NAME, "columns", columns)?);
         let kernel = Kernel { module: FAMILY.of::<F>(), name: named!(F, "embed") };
         let args = (lookup.table, lookup.ids, table_rows, out, tokens, columns);
-        // SAFETY: there are `tokens` ids and rows of out, and the kernel reads rows of the table alone.
+        // SAFETY: there are `tokens` ids and rows of out, and the kernel reads only rows of the table.
         Ok(unsafe { queue.launch(kernel, warp_to_a_row(tokens), args) }?)
     }
 
@@ -107,13 +107,13 @@ impl<F: Float> Embed for Cuda<F> {
             tokens,
             columns,
         );
-        // SAFETY: each lookup has `tokens` ids and a table of as many rows of `columns` values as said, gain and offset have
-        // one, out has `tokens`; the kernel reads rows of the tables alone.
+        // SAFETY: each lookup has `tokens` ids and a table with the stated number of rows of `columns` values, gain and
+        // offset have one row, out has `tokens`; the kernel reads only rows of the tables.
         Ok(unsafe { queue.launch(kernel, shape, args) }?)
     }
 }
 
-/// The rows of a table for `tokens` tokens; where there are any, it has a row.
+/// The number of rows of a table for `tokens` tokens; if there are tokens, it has a row.
 fn table_rows<F: Float>(
     kernel: &'static str,
     lookup: &Lookup<CudaView<'_, F>, CudaView<'_, u32>>,

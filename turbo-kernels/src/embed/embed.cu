@@ -1,8 +1,8 @@
 // Rows of tables by id, and the sum of several tables with its layer norm.
 //
-// Bytes per value: that of each table (a table of few rows comes from the cache) and the output, once; a row's values
-// stay in registers from the lookup to the end of the norm. Ids are known on the device alone: one that is no row of its
-// table makes its token's row NaN, and nothing is read for it.
+// Bytes per value: those of each table (a table of few rows comes from the cache) and of the output, once; a row's
+// values stay in registers from the lookup to the end of the norm. Ids are known only on the device: an id that is no
+// row of its table makes its token's row NaN, and nothing is read for it.
 //
 //   kernel                             | threads that share a row
 //   embed_...                          | a warp
@@ -10,11 +10,11 @@
 //   ..._2048, ..._4096                 | a block of 256
 //   ..._any                            | a block of 256, which reads it again
 //
-// The last takes rows of any alignment, the others before it want multiples of 16 bytes.
+// The last and `embed_...` take rows of any alignment, the others require multiples of 16 bytes.
 
 constexpr int MOST_TABLES = 4;
 
-// Some tables and the row of each that every token takes. Tables beyond the last repeat the first.
+// Up to four tables, and for every token the row that it takes from each. Tables beyond the last repeat the first.
 template <class T>
 struct Lookups {
   const T* tables[MOST_TABLES];  // [rows, columns]
@@ -22,7 +22,7 @@ struct Lookups {
   unsigned rows[MOST_TABLES];
   unsigned count;
 
-  // Whether the ids of a token are rows; then `from` are these, else the first ones.
+  // Whether all ids of a token are rows; if so, `from` points to these rows, otherwise to the first rows.
   __device__ __forceinline__ bool find(unsigned token, unsigned columns, const T* (&from)[MOST_TABLES]) const {
     bool found = true;
 #pragma unroll
@@ -36,8 +36,8 @@ struct Lookups {
   }
 };
 
-// to = from by a warp, or NaN if not `found`. Packs are read before the first is written; in the place of those that do
-// not exist, the warp's first again.
+// to = from by a warp, or NaN if not `found`. All packs are read before the first is written; packs that do not exist
+// read the warp's first one again.
 template <int W, class T>
 __device__ __forceinline__ void copy_row(const T* __restrict__ from, bool found, T* __restrict__ to, unsigned columns) {
   constexpr int PACKS = 4;

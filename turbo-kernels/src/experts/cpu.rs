@@ -1,15 +1,15 @@
-//! Experts on the CPU: a row is computed by those alone that it has.
+//! Experts on the CPU: a row is computed only by the experts that it has.
 //!
 //! ```text
 //! choose experts of rows │ sort │ expert by expert: gather its rows │ feed forward │ add them, weighted, where they belong
 //! ```
 //!
-//! The rows of an expert are copied side by side, so that its two products are a [feed-forward layer](FeedForward) like any
-//! other. To copy and to add rows takes a hundredth of what products take, and of memory a part that does not grow with
-//! the batch: an expert that has many rows computes some of them after others.
+//! The rows of an expert are copied side by side, so that its two products are a [feed-forward layer](FeedForward) like
+//! any other. Copying and adding rows takes a hundredth of the time of the products, and memory that does not grow with
+//! the batch: an expert with many rows computes them part by part.
 //!
-//! A row is a sum over its experts in ascending order, each a chain of its own, so its bits depend neither on the other rows
-//! nor on the threads, nor on who else chose an expert.
+//! A row is a sum over its experts in ascending order, each a chain of its own, so its bits depend neither on the other
+//! rows, nor on the threads, nor on which other rows chose an expert.
 
 use std::ops::Range;
 
@@ -23,14 +23,14 @@ use crate::{
     simd::{Kernel, Simd, SupportedIsa},
 };
 
-/// Pairs of a row and an expert that are sorted at once. Room for all of them is taken whatever the batch has: what is
-/// taken must not grow with a later one.
+/// Pairs of a row and an expert that are sorted at once. Room for all of them is taken whatever the batch has, because
+/// scratch must not grow with a later batch.
 const MOST_PAIRS: usize = if cfg!(test) { 1 << 9 } else { 1 << 15 };
-/// Words of each: its expert, its weight, its place.
+/// Words of a pair: its expert, its weight, its place.
 const PAIR_WORDS: usize = 3;
-/// Values that are worth a piece where rows are copied or added.
+/// Values that are worth a piece when rows are copied or added.
 const PIECE: usize = 16 * 1024;
-/// Values that are copied in the time that a logit takes, for its exponential.
+/// How many values are copied in the time that a logit takes, for its exponential.
 const LOGIT_VALUES: usize = 32;
 
 pub(crate) fn experts(
@@ -59,7 +59,7 @@ pub(crate) fn experts(
     Ok(())
 }
 
-/// Experts of other dtypes or instruction sets would take other scratch than the first.
+/// All experts have to be packed as the first: other dtypes or instruction sets would take other scratch.
 fn check_packing(argument: &'static str, weights: &[PackedWeight]) -> Result<(), KernelError> {
     let got = weights.iter().filter(|weight| weight.packs_rows_like(&weights[0])).count();
     match weights.len() {
@@ -84,7 +84,7 @@ impl Rows<'_> {
     fn run(self, queue: &mut CpuQueue) -> Result<(), KernelError> {
         let routing = self.layer.routing;
         let most = self.most_at_once(queue.threads());
-        // whoever has how many: fewer rows may take more than many, by how they are cut
+        // however the rows fall to experts: few rows may take more scratch than many, depending on how they are cut
         let values = (1..=most).map(|rows| self.values_for(rows, queue.threads())).max().unwrap_or(0);
         let (team, scratch) = queue.team_and_shared(PAIR_WORDS * MOST_PAIRS + values)?;
         let (pairs, scratch) = scratch.split_at_mut(PAIR_WORDS * MOST_PAIRS);
@@ -100,7 +100,7 @@ impl Rows<'_> {
         rows.min(threads.saturating_mul(ROWS_OF_MOST_SCRATCH))
     }
 
-    /// Values of scratch that so many rows of an expert take; experts are of one shape.
+    /// Values of scratch that `rows` rows of an expert take; all experts have one shape.
     fn values_for(&self, rows: usize, threads: usize) -> usize {
         let layer = self.layer.expert(0);
         let copied = layer.up.in_features() + layer.down.out_features();
@@ -161,7 +161,7 @@ impl Work<'_> {
     }
 }
 
-/// Calls `work` for each row, of which some are a piece: those that have [`PIECE`] values, of `values` each.
+/// Calls `work` for each row; a piece has as many rows, of `values` values each, as make [`PIECE`] values.
 fn share_rows(team: &mut Team, rows: usize, values: usize, work: impl Fn(usize) + Sync) {
     let of_piece = (PIECE / values.max(1)).max(1);
     team.for_each_piece(rows.div_ceil(of_piece), |_, piece| {
@@ -177,19 +177,19 @@ struct Pair {
     is_first: bool,
 }
 
-/// Which experts rows have, by expert. Words travel as f32 whatever they hold.
+/// Which experts rows have, sorted by expert. Words are passed as f32 whatever they hold.
 struct Chosen<'s> {
-    /// Of the pairs of each row, in the order of their experts.
+    /// The weights of the pairs of each row, in the order of their experts.
     weights: &'s [f32],
-    /// Numbers of these pairs: those of an expert side by side, in the order of their rows.
+    /// The numbers of these pairs: those of an expert side by side, in the order of their rows.
     order: &'s [f32],
-    /// Where those of each expert begin, and where those of the last end.
+    /// Where the pairs of each expert begin, and where those of the last end.
     starts: [usize; Routing::MOST_EXPERTS + 1],
     top_k: usize,
 }
 
 impl<'s> Chosen<'s> {
-    /// By the logits of whole rows; `words` has room for all pairs.
+    /// Chooses by the logits of whole rows; `words` has room for all pairs.
     fn by(routing: Routing, logits: &[f32], team: &mut Team, words: &'s mut [f32]) -> Chosen<'s> {
         let Routing { num_experts, top_k } = routing;
         let rows = logits.len() / num_experts;
@@ -218,7 +218,7 @@ impl<'s> Chosen<'s> {
         Chosen { weights, order, starts, top_k }
     }
 
-    /// Places of the pairs of an expert, as evenly cut as they can be where there are more than `most`.
+    /// Places of the pairs of an expert, cut as evenly as possible if there are more than `most`.
     fn runs(&self, expert: usize, most: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let [start, end] = [self.starts[expert], self.starts[expert + 1]];
         let runs = EvenTiles::new(end - start, most);
@@ -239,12 +239,12 @@ fn word(number: usize) -> f32 {
     f32::from_bits(number as u32)
 }
 
-/// The number that a word is.
+/// The number that a word holds.
 fn number(word: f32) -> usize {
     word.to_bits() as usize
 }
 
-/// `out = weight · made`, or that and what is in `out` already, in slices of one length.
+/// `out = weight · made` for the first expert of a row, then `out += weight · made`, in slices of one length.
 struct AddWeighted<'a> {
     made: &'a [f32],
     weight: f32,

@@ -1,4 +1,4 @@
-//! Feed-forward layers side by side, experts, of which a router chooses a few for each row.
+//! Feed-forward layers side by side, called experts, of which a router chooses a few for each row.
 
 mod cpu;
 
@@ -6,7 +6,7 @@ pub(crate) use cpu::experts;
 
 use crate::{Activation, KernelError, Routing, device::Values};
 
-/// In messages.
+/// The name in messages.
 const NAME: &str = "experts";
 
 /// `out[r] = Σ weights[r, e] · (activation(x[r] · up[e]ᵀ) · down[e]ᵀ)`, over the experts that row `r` has.
@@ -14,22 +14,22 @@ const NAME: &str = "experts";
 /// `x` is `[rows, in_features]`, the router's logits are `[rows, num_experts]`, `out` is `[rows, out_features]`. Which
 /// experts a row has, and their weights, are those of [`BiasAct::weigh_experts`](crate::BiasAct::weigh_experts).
 ///
-/// Matrices are packed as [`Gemm::EXPERTS_APART`](crate::Gemm::EXPERTS_APART) says: one of each expert, or a single one; on
-/// each side all of them for the same dtype.
+/// Matrices are packed as [`Gemm::EXPERTS_APART`](crate::Gemm::EXPERTS_APART) says: one for each expert, or a single
+/// one. On each side all of them are packed for the same dtype.
 pub struct Experts<'w, W> {
-    /// How many there are, and how many a row has.
+    /// How many experts there are, and how many a row has.
     pub routing: Routing,
-    /// The first products: `[n, in_features]` of each expert, or of all of them below each other.
+    /// The first products: `[n, in_features]` for each expert, or one matrix of all of them below each other.
     pub up: &'w [W],
     /// What stands between the products.
     pub activation: Activation,
-    /// The second products: `[out_features, n]` of each expert, or of all of them side by side.
+    /// The second products: `[out_features, n]` for each expert, or one matrix of all of them side by side.
     pub down: &'w [W],
 }
 
 impl<W> Experts<'_, W> {
-    /// There are so many matrices on each side, and everything fits them; `features` are results and inputs of one. Gives
-    /// the rows.
+    /// Checks that each side has `matrices` matrices and that everything fits them, and gives the rows; `features` are
+    /// results and inputs of a matrix.
     ///
     /// # Errors
     /// [`KernelError::Length`], or [`KernelError::Size`] when the matrices do not fit each other.

@@ -4,10 +4,10 @@
 //! (pack x) │ up: group × run of panels │ (gate, pack) │ down: group × run of panels │ normalise rows
 //! ```
 //!
-//! A group has as many rows as leave its packed hidden values in half of a second-level cache. Where that is less than a
-//! thread has, more rows go through in blocks of their hidden values: up and down once for each block. The first
-//! product's epilogue writes them in the order in which the second one reads them, where the format packs value by value;
-//! gates, and formats that have to see whole rows, take a stage between.
+//! A group has as many rows as leave its packed hidden values in half of a second-level cache. Where a thread has more
+//! rows than that, larger groups go through in blocks of their hidden values: up and down once for each block. Where
+//! the format packs value by value, the first product's epilogue writes them in the order in which the second one reads
+//! them; gates, and formats that have to see whole rows, take a stage between.
 
 use std::ops::Range;
 
@@ -31,15 +31,15 @@ const REARRANGE: usize = 2;
 const DOWN: usize = 3;
 const NORMALISE: usize = 4;
 
-/// Values between the products of a group may take so many times as much memory as packed rows may of a second-level cache:
-/// each is written and read once, in order, and both weights are read once for each group. On a Zen 5 server three times as
-/// much takes 1 to 3 % off the time of 500 rows times 768 × 3072 in int8, up to 3 off gated layers of 768 × 1152, and up
-/// to 11 off those of 1024 × 3072; twelve times as much is no better.
+/// How many times as much memory the values between the products of a group may take as packed rows may take of a
+/// second-level cache: each is written and read once, in order, and both weights are read once for each group. On a Zen
+/// 5 server three times as much takes 1 to 3 % off the time of 500 rows times 768 × 3072 in int8, up to 3 % off gated
+/// layers of 768 × 1152, and up to 11 % off those of 1024 × 3072; twelve times as much is no better.
 const RAW_VALUES: usize = 3;
-/// A thread that helps with the rows of others leaves them the last pieces, one of so many that a group has: it has to fetch
-/// the hidden values from their caches, and they wait for it in the end. On a Zen 4 server whose two cores share no cache
-/// that takes 1 to 1.5 % off the time of 128 rows times 768 × 3072 in f32, and some 1 % in int8; where they share one it
-/// makes no difference. Half as many left are too few, and more are no better.
+/// A thread that helps with the rows of others leaves them the last pieces, one in so many of a group: it has to fetch
+/// the hidden values from their caches, and in the end they wait for it. On a Zen 4 server whose two cores share no
+/// cache that takes 1 to 1.5 % off the time of 128 rows times 768 × 3072 in f32, and some 1 % in int8; where they share
+/// one it makes no difference. Half as many left are too few, and more are no better.
 const LEFT_TO_OWNERS: usize = 5;
 
 pub(crate) fn feed_forward(
@@ -59,7 +59,7 @@ pub(crate) fn feed_forward(
     Ok(())
 }
 
-/// Values of scratch that a layer takes for so many rows.
+/// Values of scratch that a layer takes for `rows` rows.
 pub(crate) fn scratch_values(
     layer: &FeedForward<'_, PackedWeight, &[f32]>,
     rows: usize,
@@ -68,7 +68,7 @@ pub(crate) fn scratch_values(
     Cutting::of(layer, rows, threads).scratch.iter().sum()
 }
 
-/// A layer that was checked, of one row at least, with at least as much scratch as it takes.
+/// Computes a checked layer of at least one row, with at least as much scratch as it takes.
 pub(crate) fn on_team(
     isa: SupportedIsa,
     team: &mut Team,
@@ -87,9 +87,9 @@ pub(crate) fn on_team(
 struct Cutting {
     between: Between,
     groups: Groups,
-    /// Of the hidden values.
+    /// The blocks of the hidden values.
     blocks: Blocks,
-    /// All of a row of `x`.
+    /// A single block: all of a row of `x`.
     whole: Blocks,
     /// Words for packed rows of `x`, for packed hidden values, and for those that are written as rows first.
     scratch: [usize; 3],
@@ -151,7 +151,7 @@ impl<'a> Work<'a> {
         let (for_hidden, for_raw) = rest.split_at_mut(for_hidden);
         let (values, width) = (SharedMut::new(for_raw), layer.up.out_features());
         let out = SharedMut::new(out);
-        // a thread that has rows of its own is left their last panels
+        // a thread with rows of its own is left their last panels
         let cut = if groups.tracks() == threads { Cut::of_panels } else { Cut::new };
         Work {
             isa,
@@ -168,8 +168,8 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Each stage has what it reads from the stages before it in its group, and a place in the rings is free when the
-    /// group that had it is done: the course runs a piece no sooner.
+    /// Each stage has what it reads from the stages before it in its group, and a place in the rings is free once the
+    /// group that had it is done: the course runs no piece sooner.
     fn course(&self) -> Course<5> {
         let Cutting { between, groups, blocks, .. } = self.cutting;
         let mut stages = [Stage::default(); 5];
@@ -178,8 +178,8 @@ impl<'a> Work<'a> {
         stages[REARRANGE] = Stage::shared(if between == Between::Nothing { 0 } else { self.packed.pieces() });
         stages[DOWN] = self.down.stage();
         stages[NORMALISE] = Stage::shared(self.norm.map_or(0, |norm| norm.pieces(groups.most_rows())));
-        // The hidden values of one group, or a block of them, are all that a second-level cache has room for. Where there
-        // are none, int8 still writes a scale and a zero point of each row.
+        // A second-level cache has room for the hidden values of one group only, or for a block of them. Where there
+        // are none, int8 still writes a scale and a zero point for each row.
         let writer = [UP, REARRANGE].into_iter().find(|&stage| stages[stage].pieces() > 0);
         let one_room = writer.map(|writer| OneRoom { writer, last_reader: DOWN });
         let left_to_owners = stages.iter().map(Stage::pieces).sum::<usize>() / LEFT_TO_OWNERS;
@@ -262,7 +262,7 @@ impl<'a> Work<'a> {
 /// What stands between the first product's epilogue and the second product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Between {
-    /// The epilogue packs.
+    /// Nothing: the epilogue packs.
     Nothing,
     /// The values of whole rows.
     Rows,
@@ -274,7 +274,7 @@ impl Between {
         if direct && down.run(ValueByValue) { Between::Nothing } else { Between::Rows }
     }
 
-    /// Raw values of a row.
+    /// Raw values in a row.
     fn row_words(self, up: &PackedWeight) -> usize {
         match self {
             Between::Nothing => 0,
@@ -304,7 +304,7 @@ struct Raw<'a> {
 }
 
 impl<'a> Raw<'a> {
-    /// Stores the products of a group.
+    /// The finish that stores the products of a group.
     fn store<'s>(&self, group: Group, bias: Option<&'s [f32]>, hidden: Hidden) -> Store<'s>
     where
         'a: 's,
@@ -330,14 +330,14 @@ impl<'a> Raw<'a> {
     }
 
     /// # Safety
-    /// While the result lives, nothing else uses the row.
+    /// Nothing else uses the row while the result lives.
     unsafe fn row_mut(&self, group: Group, row: usize) -> &'a mut [f32] {
         // SAFETY: the caller's promise.
         unsafe { self.of_track(group).slice(self.start(group, row), self.width) }
     }
 
     /// # Safety
-    /// While the result lives, nothing writes the row.
+    /// Nothing writes the row while the result lives.
     unsafe fn row(&self, group: Group, row: usize) -> &'a [f32] {
         // SAFETY: the caller's promise.
         unsafe { self.of_track(group).read(self.start(group, row), self.width) }
@@ -373,12 +373,12 @@ impl Kernel for GateRow<'_> {
     }
 }
 
-/// Puts activated products where the second product reads them.
+/// Puts activated products into the order in which the second product reads them.
 #[derive(Clone, Copy)]
 struct Put<'a> {
     bias: Option<&'a [f32]>,
     activation: Activation,
-    /// The first one that is put, and the first that is not.
+    /// The first column that is put, and the first behind it that is not.
     columns: (usize, usize),
     /// The tiles of the group; nothing else writes the columns of these panels.
     to: SharedMut<'a, f32>,
@@ -421,7 +421,7 @@ impl Finish for Put<'_> {
         // tile registers multiply the last run as a whole
         let run_end = start + (end - start).next_multiple_of(RUN * F::PER_WORD);
         for (row, line) in lines.chunks_exact_mut(width).enumerate() {
-            // behind the last column lies nothing: where a format pairs values, its partner must be 0
+            // behind the last column lies nothing: where a format pairs values, the last one's partner must be 0
             line[end - first..].fill(0.0);
             for (column, values) in (first..run_end).step_by(S::LANES).zip(line.chunks_exact(S::LANES)) {
                 let words = words_of(row, column);
@@ -445,8 +445,8 @@ mod tests {
         (0..len).map(|i| ((i + seed) * 7919 % 1009) as f32 / 504.5 - 1.0).collect()
     }
 
-    /// What an earlier operation left in scratch, be it NaN, reaches no result, although a run of words is multiplied
-    /// as a whole, with words behind the last column.
+    /// Whatever an earlier operation left in scratch, even NaN, reaches no result, although a run of words is
+    /// multiplied as a whole, including words behind the last column.
     #[test]
     fn what_lies_in_scratch_reaches_nobody() {
         for (rows, size, wide) in [(32, 312, 1200), (5, 40, 200), (29, 48, 33)] {
@@ -514,7 +514,8 @@ mod tests {
         }
     }
 
-    /// What int8 keeps of each row is there without hidden values too, with room for one group at a time.
+    /// The scale and zero point that int8 keeps for each row exist without hidden values too, with room for one group
+    /// at a time.
     #[test]
     fn a_layer_without_hidden_values_gives_its_bias() {
         let [rows, size, wide] = [300, 64, 4096];

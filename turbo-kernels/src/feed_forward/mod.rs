@@ -1,4 +1,4 @@
-//! Two products with something between them, as one operation: what a feed-forward layer of a transformer is.
+//! Two products with something between them, as one operation: the feed-forward layer of a transformer.
 
 mod cpu;
 
@@ -6,7 +6,7 @@ pub(crate) use cpu::{feed_forward, on_team, scratch_values};
 
 use crate::{Activation, KernelError, device::Values, norm::NormWeights};
 
-/// In messages.
+/// The name in messages.
 const NAME: &str = "feed_forward";
 
 /// `out = norm(hidden(x · upᵀ + up_bias) · downᵀ + down_bias + residual)`.
@@ -31,7 +31,8 @@ pub struct FeedForward<'w, W, V> {
 }
 
 impl<W, V> FeedForward<'_, W, V> {
-    /// Everything fits `x` and `out`; `features` are results and inputs of `up` and of `down`. Gives the rows.
+    /// Checks that everything fits `x` and `out`, and gives the rows; `features` are results and inputs of `up` and of
+    /// `down`.
     ///
     /// # Errors
     /// [`KernelError::Length`], or [`KernelError::Size`] when the products do not fit each other.

@@ -54,7 +54,8 @@ impl<F: Float> Gather for Cuda<F> {
     }
 }
 
-/// From one sequence, head and row to the next; 0 where there is no next one, so that it says nothing of alignment.
+/// The strides from one sequence, head and row to the next; 0 where there is no next one, so that it does not affect
+/// alignment.
 fn strides(at: HeadStrides, [batch_size, num_heads, rows, _]: [usize; 4]) -> Result<[u32; 3], KernelError> {
     let stride = |argument, stride, count| if count > 1 { size(NAME, argument, stride) } else { Ok(0) };
     Ok([

@@ -1,8 +1,8 @@
 // Copies of rows between orders of heads.
 //
 // GROUP lanes share a row (one head of one token, contiguous on both sides), so a warp moves four rows of 16 · GROUP
-// bytes, each whole lines of memory on both sides wherever it goes. A group has ROWS rows under way at once.
-// Bytes per value: itself, twice.
+// bytes, each of them whole lines of memory on both sides. A group has ROWS rows under way at once. Bytes per value:
+// itself, twice.
 
 constexpr int GROUP = 8;
 constexpr int ROWS = 4;
@@ -16,7 +16,7 @@ struct Strides {
   }
 };
 
-// Row `number` of all: first of all rows of a head, then heads, then sequences.
+// Rows are numbered by the row within a head, then by head, then by sequence.
 template <class T>
 __device__ __forceinline__ void copy_heads(const T* __restrict__ from, const Strides& from_at, T* __restrict__ to,
     const Strides& to_at, unsigned total, unsigned num_heads, unsigned rows, unsigned head_dim) {

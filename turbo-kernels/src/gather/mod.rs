@@ -1,4 +1,4 @@
-//! Moving rows: heads apart and together again. The textbook draws these steps; fusion makes them vanish.
+//! Moving rows: splitting heads apart and joining them again. The textbook draws these steps; fusion makes them vanish.
 
 mod cpu;
 #[cfg(any(feature = "cuda", feature = "testing", test))]

@@ -1,12 +1,12 @@
 //! Products of bfloat16: operands are rounded to 8 bits of precision, nearest even; sums are f32.
 //!
 //! Each product is one chain of multiply-adds over ascending `k`, as with f32 operands, and to the same bits on every
-//! instruction set with FMA: the dot product of AVX512-BF16 takes the upper halves of its words first, so that is where
-//! even `k` lie. It departs in one point, which no model meets: subnormal numbers are zeros to it. Tile registers add in
-//! another order, as [`super::tiled`] says.
+//! instruction set with FMA. The dot product of AVX512-BF16 takes the upper halves of its words first, so that is where
+//! even `k` lie. It differs in one point, which no model meets: it takes subnormal numbers as zeros. Tile registers add
+//! in another order, as [`super::tiled`] says.
 //!
 //! # Error
-//! Rounding an operand errs by 2⁻⁸ of it at most, so a product by 2⁻⁷ · Σ |x · w| and what the chain adds.
+//! Rounding changes an operand by at most 2⁻⁸ of it, so a product by at most 2⁻⁷ · Σ |x · w|, plus what the chain adds.
 
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
-//! Blocks of `k`: a product of long rows, one part of their values after another.
+//! Blocks of `k`: a product of long rows takes one part of their values after another.
 //!
-//! A sum that has to wait lies where its result will be, and goes on from there: it stays one chain over ascending `k`, to
+//! An unfinished sum waits where its result will be, and resumes from there: it stays one chain over ascending `k`, to
 //! the bit.
 
 use std::ops::Range;
@@ -8,11 +8,11 @@ use std::ops::Range;
 use super::RUN;
 use crate::device::Group;
 
-/// What the length of a block is a multiple of: whole runs of every format that can be cut, whole panels of every
-/// instruction set.
+/// Block lengths are multiples of this: whole runs of every format that can be cut, whole panels of every instruction
+/// set.
 const UNIT: usize = 2 * RUN;
 
-/// Values of `k` cut into blocks, all of them as long as the first but the last.
+/// Values of `k` cut into blocks, all as long as the first except the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Blocks {
     values: usize,
@@ -25,7 +25,7 @@ impl Blocks {
         Blocks { values, of_block: values }
     }
 
-    /// As few as have at most `most` values each, or a unit more, and as even.
+    /// The fewest blocks of at most `most` values each, or a unit more, and as even as possible.
     pub(crate) fn of_at_most(most: usize, values: usize) -> Blocks {
         let count = values.div_ceil(most).max(1);
         Blocks { values, of_block: values.div_ceil(count).next_multiple_of(UNIT).min(values) }
@@ -36,12 +36,12 @@ impl Blocks {
         Blocks::whole(self.values)
     }
 
-    /// How many, at least one.
+    /// The number of blocks, at least one.
     pub(crate) fn count(self) -> usize {
         self.values.div_ceil(self.of_block.max(1)).max(1)
     }
 
-    /// Values of the longest.
+    /// Values of the longest block.
     pub(crate) fn longest(self) -> usize {
         self.of_block
     }
@@ -52,7 +52,8 @@ impl Blocks {
         Block { start, end: self.values.min(start + self.of_block), of: self.values }
     }
 
-    /// The group of rows and the block for which a group of a course stands: all blocks of some rows, then the next rows.
+    /// The group of rows and the block that a group of a course stands for: all blocks of some rows, then of the next
+    /// rows.
     pub(crate) fn of_group(self, Group { track, number }: Group) -> (Group, Block) {
         (Group { track, number: number / self.count() }, self.get(number % self.count()))
     }
@@ -63,27 +64,27 @@ impl Blocks {
 pub(crate) struct Block {
     start: usize,
     end: usize,
-    /// All of them.
+    /// The number of all values of `k`.
     of: usize,
 }
 
 impl Block {
-    /// All of `values`.
+    /// All of `values`, as one block.
     pub(crate) fn whole(values: usize) -> Block {
         Block { start: 0, end: values, of: values }
     }
 
-    /// Which ones.
+    /// The range of its values.
     pub(crate) fn values(self) -> Range<usize> {
         self.start..self.end
     }
 
-    /// Whether sums begin with it.
+    /// Whether sums begin with this block.
     pub(crate) fn is_first(self) -> bool {
         self.start == 0
     }
 
-    /// Whether sums are whole behind it.
+    /// Whether sums are complete after this block.
     pub(crate) fn is_last(self) -> bool {
         self.end == self.of
     }

@@ -4,14 +4,14 @@
 //! rows ─ tiles of ≤ 14 (32), groups of tiles ─▶ (pack) ─▶ multiply: a group × a run of panels ─▶ normalise rows
 //! ```
 //!
-//! It is one step of the team: a [`Course`] says in which order pieces are claimed. A group of tiles stays in the
-//! second-level cache while the panels of the weight stream past it; where rows are so long that few of them do, groups go
-//! by in blocks of `k`. A product is one chain from the first to the last
-//! multiply-add, or of what tile registers add up at once, so its bits depend neither on the other rows nor on the threads.
+//! A product is one step of the team: a [`Course`] says in which order pieces are claimed. A group of tiles stays in
+//! the second-level cache while the panels of the weight stream past it. Where rows are so long that few of them fit
+//! the cache, groups pass in blocks of `k`. Each value is one chain from the first to the last multiply-add, or of what
+//! tile registers add up at once, so its bits depend neither on the other rows nor on the threads.
 //!
 //! # Floor
-//! `2 · rows · out · in` operations at the FMA peak, and the packed weight once from memory; `benches/gemm.rs` prints
-//! the share of both.
+//! `2 · rows · out · in` operations at the FMA peak, and reading the packed weight once from memory; `benches/gemm.rs`
+//! prints the share of both.
 
 use super::{
     Epilogue, Gemm,
@@ -142,7 +142,8 @@ impl Gemm for Cpu {
     }
 }
 
-/// `rows` rows, packed, multiplied, given to `finish` and, when all columns of a group of rows are there, normalised.
+/// Packs `rows` rows, multiplies them, gives the products to `finish` and, once all columns of a group are there,
+/// normalises its rows.
 fn product(
     queue: &mut CpuQueue,
     x: &[f32],
@@ -168,9 +169,9 @@ fn product(
     stages[MULTIPLY] = cut.stage();
     stages[NORMALISE] = Stage::shared(norm_pieces);
     let one_room = match input.pieces() {
-        // a block goes on with the sums of the one before it
+        // a block resumes the sums of the one before it
         0 => in_blocks.then_some(OneRoom { writer: MULTIPLY, last_reader: MULTIPLY }),
-        // what is packed takes the place of what was packed before it when that has been multiplied
+        // what is packed takes the place of what was packed before, once that has been multiplied
         _ => (slots == 1).then_some(OneRoom { writer: PACK, last_reader: MULTIPLY }),
     };
     let (tracks, groups_of_track) = (groups.tracks(), groups.count() * blocks.count());
@@ -180,8 +181,8 @@ fn product(
         match stage {
             // SAFETY: a piece has its own rows, and the course runs it when those whose place they take are done.
             PACK => unsafe { input.pack(group, index, |row| &row_of(x, row, weight)[block.values()]) },
-            // SAFETY: the course runs it when the group is packed, if it is, and when the block before it is done. A piece has
-            // its own panels or its own tiles, so nothing else uses these values of the output.
+            // SAFETY: the course runs it once the group has been packed, if it has to be, and once the block before it
+            // is done. A piece has its own panels or its own tiles, so nothing else uses these values of the output.
             MULTIPLY => unsafe { input.multiply((group, block), cut, index, finish) },
             _ if !block.is_last() => {}
             _ => {
@@ -194,7 +195,7 @@ fn product(
     Ok(())
 }
 
-/// `product` whose groups of rows are done one after another, so that `finish` sees the rows of a panel in order.
+/// A `product` whose groups of rows are done one after another, so that `finish` sees the rows of a panel in order.
 pub(super) fn product_in_order(
     queue: &mut CpuQueue,
     x: &[f32],
@@ -230,7 +231,7 @@ pub(crate) fn features(weight: &PackedWeight) -> [usize; 2] {
     [weight.out_features(), weight.in_features()]
 }
 
-/// Row `row` of `x`, which meets `weight`.
+/// Row `row` of `x`, an input of a product with `weight`.
 pub(crate) fn row_of<'x>(x: &'x [f32], row: usize, weight: &PackedWeight) -> &'x [f32] {
     &x[row * weight.in_features()..][..weight.in_features()]
 }

@@ -1,7 +1,7 @@
-//! Products on a GPU: those of cuBLASLt, and what it does not do behind them by the kernels of other families.
+//! Products on a GPU: by cuBLASLt, followed by kernels of other families for the steps that it does not do.
 //!
-//! Bias, residual and two activations are part of the product; for what cuBLASLt rounds on the way see [`Epilogue`]. Another
-//! activation, a gate and a norm follow as kernels of their own, so the sum before them is stored, and rounded, too.
+//! Bias, residual and two activations are part of the product; for cuBLASLt's intermediate roundings see [`Epilogue`].
+//! Other activations, gates and norms follow as separate kernels, so the sum before them is stored, and rounded, too.
 
 use std::marker::PhantomData;
 
@@ -26,17 +26,17 @@ pub struct CudaWeight<F> {
     values: CudaBlock,
     out_features: usize,
     in_features: usize,
-    /// A block would give its values as those of any type.
+    /// A block alone would hand out its values as any type.
     float: PhantomData<F>,
 }
 
 impl<F: Float> CudaWeight<F> {
-    /// Results and inputs.
+    /// The numbers of results and inputs.
     fn features(&self) -> [usize; 2] {
         [self.out_features, self.in_features]
     }
 
-    /// The weights of results from number `first` on.
+    /// The weights of the results from number `first` on.
     fn behind(&self, first: usize) -> Result<CudaView<'_, F>, DeviceError> {
         let values = self.values.view(0, self.out_features * self.in_features)?;
         Ok(values.behind(first * self.in_features))
@@ -49,7 +49,7 @@ impl<F: Float> Gemm for Cuda<F> {
     const EXPERTS_APART: bool = false;
 
     fn dtypes(&self) -> &'static [DType] {
-        // values that are bf16 already are what both take
+        // values that are already bf16 suit both
         if FloatType::of::<F>() == FloatType::Bf16 { &[DType::F32, DType::Bf16] } else { &[DType::F32] }
     }
 
@@ -200,14 +200,14 @@ impl<F: Float> Gemm for Cuda<F> {
     }
 }
 
-/// Columns of which the products of `rows` rows are there at once.
+/// The number of columns whose products of `rows` rows exist at once.
 fn columns_at_once(rows: usize, out_features: usize) -> usize {
     let fit = MOST_PRODUCTS / rows.max(1) / COLUMNS * COLUMNS;
     fit.clamp(COLUMNS, out_features.next_multiple_of(COLUMNS))
 }
 
 impl<F: Float> Cuda<F> {
-    /// A product of which all buffers fit.
+    /// A product whose buffers all fit.
     fn linear(
         &self,
         queue: &mut CudaQueue,
@@ -227,7 +227,7 @@ impl<F: Float> Cuda<F> {
             add: residual.map(|residual| rows_of(residual.address(), n)),
             ..self.product_of(x, weight.behind(0)?, [out.len() / n, n, k], &out)
         };
-        // SAFETY: all buffers fit the sizes; `out` is borrowed alone.
+        // SAFETY: all buffers fit the sizes; `out` is borrowed exclusively.
         unsafe { queue.product(&product) }?;
         match activation.filter(|activation| !is_in_product(activation)) {
             Some(activation) => {
@@ -265,7 +265,7 @@ impl<F: Float> Cuda<F> {
         }
     }
 
-    /// A product and the norm of its rows, of which all buffers fit.
+    /// A product and the norm of its rows, with buffers that all fit.
     fn linear_norm(
         &self,
         queue: &mut CudaQueue,
@@ -283,12 +283,12 @@ impl<F: Float> Cuda<F> {
     }
 }
 
-/// One matrix, of rows side by side.
+/// One matrix, whose rows are `row_stride` values apart.
 fn rows_of(first: Address, row_stride: usize) -> Matrices {
     Matrices { first, row_stride, batch_stride: 0 }
 }
 
-/// What every driver does with the product.
+/// Whether every driver computes the activation as part of the product.
 fn is_in_product(activation: &Activation) -> bool {
     matches!(activation, Activation::GeluTanh | Activation::Relu)
 }

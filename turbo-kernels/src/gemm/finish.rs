@@ -25,7 +25,7 @@ pub(crate) struct Store<'a> {
     bias: Option<&'a [f32]>,
     activation: Option<Activation>,
     residual: Option<&'a [f32]>,
-    /// Which row of the product is the first of `out` and of the residual.
+    /// The row of the product that is the first of `out` and of the residual.
     first_row: usize,
     /// `[rows, out_features]`; nothing else writes the columns of these panels in the rows of these tiles.
     out: SharedMut<'a, f32>,
@@ -115,14 +115,15 @@ impl Finish for Store<'_> {
     }
 }
 
-/// Where the two halves of the first line of a panel's width go, and what follows.
+/// Where the two halves of the first line of panel width go, and those of the next lines.
 pub(crate) struct Halves<'a> {
     pub(crate) first: [SharedMut<'a, f32>; 2],
-    /// From one line to the next.
+    /// Values from one line to the next.
     pub(crate) stride: usize,
 }
 
-/// Activates products, whole lines of panel width, and stores them: as they are, or `PUT` as the format packs them.
+/// Activates products, whole lines of panel width, and stores them: as they are, or with `PUT` as the format packs
+/// them.
 ///
 /// # Safety
 /// Nothing else uses the places meanwhile.
@@ -158,8 +159,9 @@ pub(crate) fn activate_in_place<F: Format, S: Simd>(s: S, products: &mut [f32], 
     s.call(Activate::<F, false> { lines, count, activation, low, high, stride, format: PhantomData });
 }
 
-/// A function of its own, with a loop for each activation: where it is inlined the compiler chooses for each vector
-/// anew, or reads its tables again. Pointers, for the reason that [`super::words`] gives for those of a product.
+/// A function of its own, with a loop for each activation: inlined, it would choose the activation anew for each
+/// vector, or read its tables again. It takes pointers, for the reason that [`super::words`] gives for those of a
+/// product.
 struct Activate<F, const PUT: bool> {
     /// Valid for reading `count` lines.
     lines: *const f32,
@@ -173,7 +175,7 @@ struct Activate<F, const PUT: bool> {
 }
 
 impl<F: Format, const PUT: bool> Activate<F, PUT> {
-    /// Of half a line.
+    /// Words of half a line.
     #[inline(always)]
     fn words<S: Simd>() -> usize {
         if PUT { F::words_of::<S>(1, 0, 0).len() } else { S::LANES }

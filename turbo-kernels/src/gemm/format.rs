@@ -9,13 +9,13 @@ use super::{
 };
 use crate::{bias_act::Accuracy, simd::Simd};
 
-/// One way to hold a weight and the rows that meet it. Both are `[k words][..]` of 32-bit words, which travel as `f32`
-/// whatever they hold.
+/// One way to hold a weight and the rows that meet it. Both are `[k words][..]` of 32-bit words, which are passed as
+/// `f32` whatever they hold.
 pub(crate) trait Format: Words + Copy + Send + Sync {
-    /// The packed form of a value depends on that value alone, so the values of a row can be put one by one, as soon
-    /// as they are known; otherwise whole rows must be there first.
+    /// Whether the packed form of a value depends on that value alone, so that the values of a row can be put one by
+    /// one, as soon as they are known. Otherwise the whole row must be there first.
     const VALUE_BY_VALUE: bool;
-    /// Of what activations make of products.
+    /// The accuracy of activations of the products.
     const ACCURACY: Accuracy;
 
     /// Rows of the tile that suits best; any format takes as many as [`super::held_rows`].
@@ -36,10 +36,10 @@ pub(crate) trait Format: Words + Copy + Send + Sync {
         rows * words::row_words::<S, Self>(in_features)
     }
 
-    /// Packs rows of equal length, of which there is at least one.
+    /// Packs rows of equal length, at least one.
     ///
-    /// Run by run: what is written one after another lies one behind the other, and no cache that is near has room for
-    /// what is written row by row. With f32 a product of 40 rows gains a hundredth of its time.
+    /// Run by run, so that words are written in the order of their addresses; no near cache has room for what would be
+    /// written row by row. With f32 a product of 40 rows gains a hundredth of its time.
     #[inline(always)]
     fn pack_rows<S: Simd>(s: S, rows: &[&[f32]], to: &mut TileRows<'_>) {
         let (k, of_run, run_words) = (rows[0].len(), RUN * Self::PER_WORD, RUN * Self::parts::<S>());
@@ -63,15 +63,15 @@ pub(crate) trait Format: Words + Copy + Send + Sync {
         }
     }
 
-    /// Packs a run of values, or what there is of the last one.
+    /// Packs a run of values, or what is left in the last one.
     fn pack_run<S: Simd>(s: S, values: &[f32], words: &mut [f32]);
 
     /// The words of a tile of `rows` rows that [`Format::put`] writes for the vector of values that begins at `column`
     /// (a multiple of `S::LANES`) of `row`.
     fn words_of<S: Simd>(rows: usize, row: usize, column: usize) -> std::ops::Range<usize>;
 
-    /// Packs one vector of values, where [`Format::VALUE_BY_VALUE`] holds. Where there are tile registers every vector of a
-    /// run has to be put, behind the last value too.
+    /// Packs one vector of values, where [`Format::VALUE_BY_VALUE`] holds. With tile registers every vector of a run
+    /// has to be put, even behind the last value.
     fn put<S: Simd>(s: S, values: S::F32, words: &mut [f32]);
 }
 
@@ -150,7 +150,7 @@ impl Format for F32 {
         if values.len() < RUN {
             return words[..values.len()].copy_from_slice(values);
         }
-        // by vectors: `copy_from_slice` of a length that is not written down is a call for each run
+        // by vectors: `copy_from_slice` of a length that is no constant is a call for each run
         for at in (0..RUN).step_by(S::LANES) {
             s.store(s.load(&values[at..]), &mut words[at..]);
         }

@@ -7,20 +7,21 @@
 //! product     Σ x · w ≈ row_scale · column_scale · (Σ p · q - zero · Σ q)
 //! ```
 //!
-//! `range` reaches from the least to the greatest value of the row, 0 included, so that 0 is exact. Both of its ends are
-//! rounded, so that 254 steps may take all 256 bytes, but never more: nothing has to be bounded. Σ q is kept behind the
-//! panel. The steps of quantisation are the same correctly rounded operations on every instruction set and the sums
+//! `range` reaches from the least to the greatest value of the row, 0 included, so that 0 is exact. Both of its ends
+//! are rounded, so 254 steps may take all 256 bytes, but never more: nothing has to be clamped. Σ q is kept behind the
+//! panel. The steps of quantisation are the same correctly rounded operations on every instruction set, and the sums
 //! are integers, so the products have the same bits on all of them.
 //!
 //! # Error
-//! `p` errs by half of 254 parts of the row's range at most, `q` by half of 127 parts of the column's greatest magnitude: a
-//! product by `Σ |x - x̂| · |w| + |x̂| · |w - ŵ|` ≤ `k · (range / 508 · max |w| + max |x̂| · max |w| / 254)` at worst, and
-//! about `√k` of that where errors are independent. One large value among small ones costs the small ones their precision.
+//! `p` errs by at most half of 1/254 of the row's range, and `q` by at most half of 1/127 of the column's greatest
+//! magnitude. A product errs by `Σ |x - x̂| · |w| + |x̂| · |w - ŵ|` ≤
+//! `k · (range / 508 · max |w| + max |x̂| · max |w| / 254)` at worst, and about `√k` of that where errors are
+//! independent. One large value among small ones costs the small ones their precision.
 //!
-//! # What is not a number
-//! A row or column that holds a NaN or an infinity, or whose range is more than f32 holds, gives NaN. Values within
-//! [`LEAST`] of zero are zeros. Where the two scales multiply to more than f32 holds, a sum gives an infinity, as it
-//! would in any order, but for 0, which gives NaN.
+//! # NaN, infinities and zeros
+//! A row or column that holds a NaN or an infinity, or whose range is more than f32 holds, gives NaN. A row whose
+//! range, or a column whose greatest magnitude, is below [`LEAST`] counts as zeros. Where the product of the two scales
+//! is more than f32 holds, a sum gives an infinity, as it would in any order, except a sum of 0, which gives NaN.
 
 use std::{ops::Range, slice};
 
@@ -39,22 +40,22 @@ use crate::{bias_act::Accuracy, lanes, simd::Simd};
 #[derive(Clone, Copy)]
 pub(crate) struct Int8;
 
-/// Values of `k` whose products an i32 surely holds.
+/// The most values of `k` whose sum of products surely fits an i32.
 pub(super) const MOST_FEATURES: usize = 1 << 16;
 
 /// Steps in the range of a row.
 const ROW_STEPS: f32 = 254.0;
 
-/// Floats of this size are integers: what is added to it is rounded, halves to even, and stands in its lowest bits.
+/// Floats of this size are integers: a number added to it is rounded, halves to even, and stands in its lowest bits.
 const INTEGERS: f32 = 1.5 * (1 << 23) as f32;
 
-/// The least range or magnitude that does not count as zero; the inverse of less may overflow.
+/// The least range or magnitude that does not count as zero: the inverse of a smaller one may overflow.
 const LEAST: f32 = 1e-30;
 
 impl Words for Int8 {
     const ROWS_ARE_TILES: bool = false;
     const PER_WORD: usize = 4;
-    /// Scale and zero point, negative; scale and sum of the weights.
+    /// For a row, its scale and its negated zero point; for a column, its scale and the sum of its weights.
     const PARAMETERS: usize = 2;
     const ORDERED: bool = false;
     type Sum<S: Simd> = S::I32;
@@ -88,7 +89,7 @@ impl Words for Int8 {
         if S::DOT_INT8 { s.dot_int8(x, weight, sum) } else { s.add_i32(sum, s.dot_i16(x, weight)) }
     }
 
-    /// What the zero point has put into the products, so that they are rid of it in the end.
+    /// The negative of what the zero point adds to the products, so that the final sums are rid of it.
     #[inline(always)]
     fn start<S: Simd>(s: S, [_, minus_zero]: [f32; 2], [_, sums]: [S::F32; 2]) -> S::I32 {
         s.mul_i32(s.splat_i32(minus_zero.to_bits() as i32), s.bits(sums))
@@ -115,15 +116,15 @@ impl Words for Int8 {
 /// How the values of a row become bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Quantizer {
-    /// Of one step.
+    /// The size of one step.
     scale: f32,
-    /// Steps in one.
+    /// Steps in a range of 1.
     inverse: f32,
     zero: f32,
 }
 
 impl Quantizer {
-    /// What is multiplied by this becomes NaN.
+    /// Whatever is multiplied by this becomes NaN.
     const NOTHING: Quantizer = Quantizer { scale: f32::NAN, inverse: 0.0, zero: 0.0 };
     const ZEROS: Quantizer = Quantizer { scale: 0.0, inverse: 0.0, zero: 0.0 };
 
@@ -153,16 +154,16 @@ impl Quantizer {
     }
 }
 
-/// Rows whose quantisers are found together: each waits for its own least and greatest values, and two quotients.
+/// Rows whose quantisers are found together: each has to wait for its own least and greatest values, and two quotients.
 const TOGETHER: usize = 4;
 
 /// Chains of a fold: each step waits for the one before it.
 const CHAINS: usize = 4;
 
-/// Least and greatest of a row and 0; NaN if one of its values is, an infinity if one of them is.
+/// The least and the greatest of a row's values and 0; NaN if one of the values is, an infinity if one of them is.
 ///
-/// Their bits are compared, as integers: of positive floats the greatest has the greatest bits, of negative ones the
-/// least has, if the sign does not count as one, and behind both infinities come NaNs. So none are looked for.
+/// Their bits are compared as integers: of positive floats the greatest has the greatest bits; of negative ones the
+/// least has, if the bits are unsigned. NaNs lie beyond both infinities, so they need no search of their own.
 #[inline(always)]
 fn extremes<S: Simd>(s: S, row: &[f32]) -> (f32, f32) {
     let (mut positive, mut negative) = ([s.splat_i32(0); CHAINS], [s.splat_i32(0); CHAINS]);
@@ -179,7 +180,7 @@ fn extremes<S: Simd>(s: S, row: &[f32]) -> (f32, f32) {
     }
     let positive = s.max_i32(s.max_i32(positive[0], positive[1]), s.max_i32(positive[2], positive[3]));
     let negative = s.max_u32(s.max_u32(negative[0], negative[1]), s.max_u32(negative[2], negative[3]));
-    // the greatest without a sign is the greatest with one, when both are moved by half of the numbers that there are
+    // the greatest unsigned number is the greatest signed one, if both are moved by half of the range
     let negative = s.reduce_max_i32(s.add_i32(negative, s.splat_i32(i32::MIN))).wrapping_add(i32::MIN);
     let least = if negative < 0 { f32::from_bits(negative as u32) } else { 0.0 };
     (least, f32::from_bits(s.reduce_max_i32(positive) as u32))
@@ -230,7 +231,7 @@ impl Format for Int8 {
         unreachable!("a value alone does not say which byte it becomes")
     }
 
-    /// Row by row: what a byte stands for is known when all of the row was seen.
+    /// Row by row: what a byte stands for is known only when the whole row has been seen.
     #[inline(always)]
     fn pack_rows<S: Simd>(s: S, rows: &[&[f32]], to: &mut TileRows<'_>) {
         let (k, of_run, run_words) = (rows[0].len(), RUN * Self::PER_WORD, RUN * Self::parts::<S>());
@@ -246,7 +247,7 @@ impl Format for Int8 {
             for (row, (values, quantizer)) in (part * TOGETHER..).zip(rows.iter().zip(quantizers)) {
                 let kept = to.kept(row, (k.div_ceil(of_run), run_words), Self::PARAMETERS);
                 kept.copy_from_slice(&[quantizer.scale, f32::from_bits(-quantizer.zero as i32 as u32)]);
-                // while this row is quantised, memory delivers the one that takes its turn next
+                // while this row is quantised, memory delivers the row that takes its place in the next part
                 let next = values.as_ptr().wrapping_add(TOGETHER * k);
                 // whole runs in a loop of their own, with lengths that are constants
                 for run in 0..whole {
@@ -275,7 +276,7 @@ impl Format for Int8 {
 #[inline(always)]
 fn quantize<S: Simd>(s: S, quantizer: Quantizer, values: &[f32], words: &mut [f32]) {
     let count = values.len().div_ceil(Int8::PER_WORD);
-    // whole runs in a loop of its own, in which nothing is left to decide
+    // whole runs in a loop of their own, in which nothing is left to decide
     if values.len() == RUN * Int8::PER_WORD {
         for at in (0..RUN).step_by(S::LANES) {
             let mut read = [s.splat(0.0); Int8::PER_WORD];
@@ -303,7 +304,7 @@ fn store_bytes<S: Simd>(s: S, quantizer: Quantizer, values: [S::F32; 4], at: usi
     for (value, q) in values.iter().zip(&mut bytes) {
         *q = s.bits(s.add(s.mul(*value, inverse), zero));
     }
-    // in sums, so that what stands above the bytes adds up to a number that is taken away at once
+    // by sums, so that what stands above the bytes adds up to a constant, which is taken away at once
     const ABOVE: i32 = INTEGERS.to_bits() as i32;
     let [a, b, c, d] = bytes;
     let even = s.add_i32(a, s.shift_left::<16>(c));

@@ -1,9 +1,9 @@
 //! The greatest product of each sequence on the CPU: the tiles and panels of a product, whose values are folded into
 //! the result as they leave the registers.
 //!
-//! A sequence may lie in several groups of tiles, so groups are done one after another, each by all threads, which have
-//! the panels apart. The bias is added at the end: adding one number rounds greater sums to greater results, so the
-//! greatest of the sums is the sum of the greatest, to the bit.
+//! A sequence may lie in several groups of tiles, so groups are done one after another, each by all threads, which
+//! divide the panels among them. The bias is added at the end: adding one number rounds greater sums to greater
+//! results, so the greatest sum plus the bias is the greatest result, to the bit.
 
 use super::{cpu::product_in_order, finish::KeepGreatest, pack::PackedWeight};
 use crate::{

@@ -46,11 +46,12 @@ use crate::{
 
 /// What is done to each product before it is stored.
 ///
-/// An activation is off by at most 3e-7 · max(1, |x|); on a CPU, where operands are rounded to bf16 or to bytes, GELU may be
-/// by 3e-4 · max(1, |x|), a fraction of what that rounding does to `x`.
+/// An activation is off by at most 3e-7 · max(1, |x|). On a CPU whose operands are rounded to bf16 or to bytes, GELU
+/// may be off by 3e-4 · max(1, |x|), a fraction of what that rounding does to `x`.
 ///
-/// On a GPU whose results are bf16 or f16, cuBLASLt may round to them before each step where an activation or a residual
-/// follows: some of its algorithms store the product before they add the bias. Its GELU in tanh form is off by 6e-6 more.
+/// On a GPU whose results are bf16 or f16, cuBLASLt may round to that type before each step if an activation or a
+/// residual follows: some of its algorithms store the product before they add the bias. Its GELU in tanh form is off by
+/// 6e-6 more.
 #[derive(Clone, Copy, Debug)]
 pub enum Epilogue<V> {
     /// Nothing.
@@ -73,7 +74,7 @@ pub enum Epilogue<V> {
 }
 
 impl<V> Epilogue<V> {
-    /// `+ bias + residual`, as far as there are any.
+    /// `+ bias + residual`, with whichever of the two are given.
     #[must_use]
     pub fn sum(bias: Option<V>, residual: Option<V>) -> Self {
         match (bias, residual) {
@@ -84,7 +85,7 @@ impl<V> Epilogue<V> {
         }
     }
 
-    /// Bias, activation and residual, as far as there are any.
+    /// Bias, activation and residual, each if there is one.
     pub(crate) fn parts(self) -> (Option<V>, Option<Activation>, Option<V>) {
         match self {
             Epilogue::None => (None, None, None),
@@ -96,7 +97,7 @@ impl<V> Epilogue<V> {
         }
     }
 
-    /// The rows of a product from `x` to `out`, if all buffers fit them.
+    /// The number of rows of the product of `x` into `out`, if all buffers fit it.
     ///
     /// # Errors
     /// [`KernelError::Length`].
@@ -125,11 +126,11 @@ pub trait Gemm: Device {
     /// A weight in the order in which this device's kernel reads it.
     type Weight: Send + Sync;
 
-    /// Whether matrices of experts are packed one by one: for a device that computes a row by those experts alone that it
-    /// has. Another one computes all of them for every row, by one matrix.
+    /// Whether the matrices of experts are packed one by one, as on a device that computes a row only by the experts
+    /// that the row has. Any other device computes all experts for every row, by one matrix.
     const EXPERTS_APART: bool;
 
-    /// What products are computed in here, [`DType::F32`] among it; [`Gemm::pack`] takes no other.
+    /// The types in which this device computes products, always with [`DType::F32`]; [`Gemm::pack`] takes no other.
     fn dtypes(&self) -> &'static [DType] {
         &DType::ALL
     }
@@ -139,7 +140,7 @@ pub trait Gemm: Device {
     ///
     /// # Errors
     /// [`KernelError::Length`]; [`KernelError::Size`] for more than 65536 inputs in int8 on the CPU, whose sums might
-    /// not fit 32 bits; no device memory.
+    /// not fit 32 bits; [`KernelError::Device`] when there is no device memory.
     fn pack(
         &self,
         weight: &[f32],
@@ -148,14 +149,14 @@ pub trait Gemm: Device {
         dtype: DType,
     ) -> Result<Self::Weight, KernelError>;
 
-    /// The bytes of a packed weight, for a cache of them; `None` where a device does not give them out.
+    /// The bytes of a packed weight, for a cache of them; `None` if the device does not give them out.
     fn image<'w>(&self, weight: &'w Self::Weight) -> Option<&'w [u8]>;
 
-    /// The weight of which `image` is the [`Gemm::image`], made under the same name of [`Gemm::packing`].
+    /// The weight whose [`Gemm::image`] is `image`, made under the same [`Gemm::packing`].
     ///
     /// # Errors
-    /// [`KernelError::Length`] when a weight of this shape has another number of bytes; [`KernelError::Size`] as of
-    /// [`Gemm::pack`]; no device memory.
+    /// [`KernelError::Length`] when a weight of this shape has another number of bytes; [`KernelError::Size`] and
+    /// [`KernelError::Device`] as for [`Gemm::pack`].
     fn restore(
         &self,
         image: &[u8],
@@ -164,13 +165,13 @@ pub trait Gemm: Device {
         dtype: DType,
     ) -> Result<Self::Weight, KernelError>;
 
-    /// The name of the order of bytes in an image: images of one name can be exchanged. It is safe in a file's name.
+    /// The name of the byte order of an image: images of one name can be exchanged. It is safe in a file's name.
     fn packing(&self, dtype: DType) -> String;
 
     /// `x` is `[rows, in_features]`, `out` is `[rows, out_features]`; `rows` follows from `out`.
     ///
-    /// Every value is one chain of multiply-adds over ascending `k` from zero, or in int8 an exact sum, then the epilogue.
-    /// Where a CPU has tile registers, a link of the chain in bf16 is the sum of 32 products.
+    /// Every value is one chain of multiply-adds over ascending `k`, from zero, or in int8 an exact sum; the epilogue
+    /// follows. On a CPU with tile registers, each link of the chain in bf16 is the sum of 32 products.
     ///
     /// # Errors
     /// [`KernelError::Length`] when a buffer does not fit the weight's shape.
@@ -183,8 +184,8 @@ pub trait Gemm: Device {
         out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
-    /// `out = layer_norm(x · weightᵀ + bias + residual)`: [`Gemm::gemm`] and then [`crate::Norm::layer_norm`], to the
-    /// bit where the device promises bits, in one operation.
+    /// `out = layer_norm(x · weightᵀ + bias + residual)` in one operation: [`Gemm::gemm`], then
+    /// [`crate::Norm::layer_norm`], to the bit where the device promises bits.
     ///
     /// `x` is `[rows, in_features]`, `bias` `[out_features]`, `residual` and `out` are `[rows, out_features]`.
     ///
@@ -202,12 +203,14 @@ pub trait Gemm: Device {
         out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
-    /// A whole feed-forward layer, per block of rows, so that the wide values between its products stay in cache: the
-    /// same bits as its parts one after another, where the device promises bits.
+    /// A whole feed-forward layer, one block of rows after another, so that the wide values between its products stay
+    /// in cache.
+    ///
+    /// Where the device promises bits, they are those of the layer's parts, computed one after another.
     ///
     /// # Errors
-    /// [`KernelError::Length`] when a buffer does not fit the weights' shapes, [`KernelError::Size`] when these do not
-    /// fit each other.
+    /// [`KernelError::Length`] when a buffer does not fit the weights' shapes, [`KernelError::Size`] when the weights
+    /// do not fit each other.
     fn feed_forward(
         &self,
         queue: &mut Self::Queue,
@@ -216,14 +219,15 @@ pub trait Gemm: Device {
         out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
-    /// The sum of what a row's experts make of it, times their weights.
+    /// The sum of the outputs of each row's experts, each times its weight.
     ///
-    /// Where experts are apart, each is [`Gemm::feed_forward`] to the bit, and a sum one chain of multiply-adds over them, in
-    /// ascending order. Else values are weighted before the second product, as [`crate::BiasAct::weigh_experts`] does it.
+    /// Where experts are apart ([`Gemm::EXPERTS_APART`]), each output is that of [`Gemm::feed_forward`] to the bit, and
+    /// the sum is one chain of multiply-adds over the experts in ascending order. Elsewhere, values are weighted before
+    /// the second product, as [`crate::BiasAct::weigh_experts`] does.
     ///
     /// # Errors
-    /// [`KernelError::Length`] when a buffer does not fit the matrices' shapes, [`KernelError::Size`] when these do not
-    /// fit each other, or the number of experts.
+    /// [`KernelError::Length`] when a buffer does not fit the matrices' shapes, [`KernelError::Size`] when the matrices
+    /// do not fit each other or the number of experts.
     fn experts(
         &self,
         queue: &mut Self::Queue,
@@ -236,8 +240,7 @@ pub trait Gemm: Device {
     /// The greatest product of each sequence, column by column: `out[b] = max over its tokens of x · weightᵀ + bias`.
     ///
     /// `x` is `[rows, in_features]` in `layout`, `bias` `[out_features]`, `out` `[batch_size, out_features]`. The
-    /// products themselves, `[rows, out_features]`, are stored nowhere. A sequence without tokens gives 0; a NaN is
-    /// kept.
+    /// products themselves, `[rows, out_features]`, are never stored. A sequence without tokens gives 0; a NaN is kept.
     ///
     /// # Errors
     /// [`KernelError::Length`]; [`KernelError::Size`] when the layout contradicts itself (where the device can tell).

@@ -27,7 +27,7 @@ fn values(len: usize, seed: usize) -> Vec<f32> {
     values.map(|(i, value)| if i % 97 == 96 { value * 100.0 } else { value }).collect()
 }
 
-/// The nearer of the two bf16 around a value; of equally near ones the even one.
+/// The nearest bf16 to a value; of two equally near ones the even one.
 fn to_bf16(v: f32) -> f32 {
     let below = v.to_bits() & !0xffff;
     let [low, high] = [below, below + 0x1_0000].map(f32::from_bits);
@@ -64,7 +64,7 @@ fn chain(x: &[f32], w: &[f32], fused: bool) -> f32 {
     x.iter().zip(w).fold(0.0, |sum, (x, w)| if fused { x.mul_add(*w, sum) } else { x * w + sum })
 }
 
-/// Of 32 values at a time, a chain of those at even places and one of those at odd places, and both together.
+/// Of every 32 values, one chain of those at even places and one of those at odd places, both added to each other.
 fn sum_of_tiles(x: &[f32], w: &[f32]) -> f32 {
     let every_second =
         |values: &[f32], first| values.iter().skip(first).step_by(2).copied().collect::<Vec<_>>();
@@ -77,7 +77,7 @@ fn sum_of_tiles(x: &[f32], w: &[f32]) -> f32 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
-    /// One chain over ascending `k` of the rounded operands, as with f32; but for tile registers.
+    /// One chain over ascending `k` of the rounded operands, as with f32, except with tile registers.
     #[test]
     fn bf16_is_a_chain_of_rounded_operands(
         rows in 1..=70usize, threads in 1..=3usize, n in 1..100usize, k in 1..200usize,
@@ -179,8 +179,8 @@ impl<F: Format> Kernel for Once<'_, F> {
     }
 }
 
-/// A machine with the dot products never takes the way around them, so both are compared here. Words in two parts suit
-/// tiles of a row less than registers hold, and meet higher ones where rows meet another format, too.
+/// A machine with the dot products never takes the path that replaces them, so both are compared here. Words in two
+/// parts suit tiles with one row less than registers hold, and meet higher tiles where rows also meet another format.
 #[test]
 fn dot_products_give_what_wider_instructions_give() {
     for isa in supported() {

@@ -3,10 +3,10 @@
 //! A weight is cut into panels of [`panel_width`] output features, `[panel][k][column]`, the last panel padded with
 //! zeros: the kernel reads it front to back, once.
 //!
-//! Activations are cut into tiles of rows, whose values the kernel broadcasts one by one. Rows of f32 can stay where they
-//! are: to copy them takes as long as a panel or two, and where several threads share rows, each copy wanders from cache
-//! to cache. On a Zen 5 server 56 rows times 384 × 384 take 69 % of the peak with copies and 82 % without while two
-//! cores lie far apart. Others are packed, `[k / RUN][row][RUN]`, copied by whole cache lines.
+//! Activations are cut into tiles of rows, whose values the kernel broadcasts one by one. Rows of f32 can stay where
+//! they are: copying them takes as long as a panel or two, and where several threads share rows, each copy wanders from
+//! cache to cache. On a Zen 5 server whose two cores lie far apart, 56 rows times 384 × 384 reach 69 % of the peak with
+//! copies and 82 % without. Other rows are packed, `[k / RUN][row][RUN]`, by whole cache lines.
 
 use std::{
     marker::PhantomData,
@@ -31,16 +31,16 @@ use crate::{
 /// Values of a row that stay together: one cache line.
 pub(crate) const RUN: usize = 16;
 
-/// Bytes of a line of the first-level cache, and how many sets of lines it has on the processors that are known.
+/// Bytes of a line of the first-level cache, and the number of sets of lines on the processors that are known.
 const LINE: usize = 64;
 const SETS: usize = 64;
-/// Rows of a tile whose lines may meet in one set, which has 8 to 12 places: panels pass through it too.
+/// The most rows of a tile whose lines may meet in one set. A set has 8 to 12 places, and panels pass through it too.
 const MOST_IN_SET: u8 = 4;
 
-/// Words of a block of `k`: half as many are no better on a Zen 5 server, and rows of bf16 better whole.
+/// Words of a block of `k`. On a Zen 5 server half as many are no better, and rows of bf16 are better whole.
 const BLOCK_WORDS: usize = 1536;
 
-/// Values that are worth a thread when a weight is packed: a few times what starting one costs.
+/// Values worth a thread when a weight is packed: a few times the cost of starting one.
 const VALUES_PER_THREAD: usize = 256 << 10;
 
 /// Output features of one panel: two vectors.
@@ -51,23 +51,23 @@ pub(crate) const fn panel_width<S: Simd>() -> usize {
 /// The widest panel: two vectors of sixteen.
 pub(super) const MOST_WIDTH: usize = 32;
 
-/// Rows of the largest tile whose sums vectors hold: two accumulators a row; two registers hold the panel, two are left to
-/// broadcast.
+/// Rows of the largest tile whose sums vectors hold: two accumulators a row, with two registers for the panel and two
+/// for broadcasts.
 pub(crate) const fn held_rows<S: Simd>() -> usize {
     (S::REGISTERS - 4) / 2
 }
 
-/// Rows of the highest tile whose sums vectors hold.
+/// Rows of the highest tile whose sums vectors hold, with any instruction set.
 pub(super) const MOST_HELD_ROWS: usize = 14;
 
 /// Rows of the highest tile.
 pub(super) const MOST_ROWS: usize = if MOST_HELD_ROWS > TILES_SIDE { MOST_HELD_ROWS } else { TILES_SIDE };
 
-/// Words that tile registers multiply and add in the time that vectors take for one: 16 × 16 × 16 in 16 cycles, beside 32
-/// in each. By Intel's manuals; nothing was timed.
+/// How many times as many words tile registers multiply and add as vectors do in the same time: 16 × 16 × 16 in 16
+/// cycles, against 32 in each. By Intel's manuals; nothing was timed.
 const TILES_PACE: usize = 8;
 
-/// An expression in which a number of rows is a constant; tiles have at most as many as registers allow.
+/// An expression in which the number of rows is a constant; tiles have at most as many rows as registers allow.
 macro_rules! with_rows {
     ($simd:ty, $rows:expr, $count:ident => $body:expr) => {
         with_rows!(@ $simd, $rows, $count, $body, 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
@@ -79,7 +79,7 @@ macro_rules! with_rows {
         }
     };
     (# $simd:ty, $number:literal, $count:ident, $body:expr) => {
-        // decided before code is made, so that none is made for what cannot be
+        // decided at compile time, so that no code is made for tiles that cannot be
         if const { $number <= $crate::gemm::held_rows::<$simd>() } {
             const $count: usize = $number;
             $body
@@ -102,7 +102,7 @@ pub struct PackedWeight {
 }
 
 impl PackedWeight {
-    /// Packs row-major values into a place in `slabs`, with as many of the `helpers` as that is worth.
+    /// Packs row-major values into a place in `slabs`, with as many of the `helpers` as the work is worth.
     pub(super) fn new(
         isa: SupportedIsa,
         (slabs, helpers): (&Slabs, &Helpers),
@@ -152,7 +152,7 @@ impl PackedWeight {
         Ok(run(isa, dtype, Measure { in_features }))
     }
 
-    /// The weight of which `image` is the [`PackedWeight::image`].
+    /// The weight whose [`PackedWeight::image`] is `image`.
     pub(super) fn restore(
         isa: SupportedIsa,
         slabs: &Slabs,
@@ -167,8 +167,8 @@ impl PackedWeight {
         Ok(whole)
     }
 
-    /// The order of bytes: dtype, panel width, and a number that grows when the order changes. Instruction sets whose
-    /// panels are equally wide share images.
+    /// The name of the byte order: dtype, panel width, and a number that grows when the order changes. Instruction sets
+    /// whose panels are equally wide share images.
     pub(super) fn packing(isa: SupportedIsa, dtype: DType) -> String {
         let (panel_width, _) = isa.run(TileSizes);
         format!("{dtype}-{panel_width}-1")
@@ -179,13 +179,13 @@ impl PackedWeight {
         self.panels.view(0, self.panels.bytes()).expect("the block holds its own bytes")
     }
 
-    /// What it holds and what products with it are computed in.
+    /// The dtype that it holds, and in which its products are computed.
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Whether rows that are packed for one of both are packed for the other.
+    /// Whether rows packed for one of the two weights are packed for the other as well.
     pub(crate) fn packs_rows_like(&self, other: &PackedWeight) -> bool {
         (self.isa, self.dtype) == (other.isa, other.dtype)
     }
@@ -218,7 +218,7 @@ impl PackedWeight {
         self.shape.tile_rows
     }
 
-    /// How many times as fast as vectors its kernel multiplies words.
+    /// The speed at which its kernel multiplies words, as a multiple of that of vectors.
     pub(crate) fn pace(&self) -> usize {
         self.shape.pace
     }
@@ -232,29 +232,29 @@ impl PackedWeight {
         self.out_features.div_ceil(self.shape.panel_width)
     }
 
-    /// Runs `kernel` with the format of its dtype and the instructions that multiply it best.
+    /// Runs `kernel` with the format of this weight's dtype and the instructions that multiply it best.
     #[inline]
     pub(crate) fn run<K: FormatKernel>(&self, kernel: K) -> K::Output {
         run(self.isa, self.dtype, kernel)
     }
 
-    /// Whether it multiplies `rows` rows where they lie, so that they need not be packed.
+    /// Whether it multiplies `rows` rows where they lie, without packing.
     pub(super) fn takes_rows(&self, rows: usize) -> bool {
         self.run(RowsAreTiles { rows, in_features: self.in_features })
     }
 
-    /// Words of a packed tile of `rows` rows that meet it.
+    /// Words of a packed tile of `rows` rows for this weight.
     pub(crate) fn tile_words(&self, rows: usize) -> usize {
         self.block_words(rows, self.in_features)
     }
 
-    /// Words of a packed tile of `rows` rows of which `values` meet it.
+    /// Words of a packed tile of `rows` rows with `values` values each.
     pub(crate) fn block_words(&self, rows: usize, values: usize) -> usize {
         self.run(TileWords { rows, in_features: values })
     }
 
-    /// Blocks in which long rows may meet it: none where a row is packed as a whole, or where the last panel has no room for
-    /// sums that wait.
+    /// The blocks in which long rows may meet it. There is a single one where a row is packed as a whole, or where the
+    /// last panel has no room for unfinished sums.
     pub(crate) fn blocks(&self) -> Blocks {
         let whole_panels = self.out_features.is_multiple_of(self.shape.panel_width);
         match self.run(BlockValues).filter(|_| whole_panels) {
@@ -263,7 +263,7 @@ impl PackedWeight {
         }
     }
 
-    /// [`Format::panel_words`] words.
+    /// Panel `index`, [`Format::panel_words`] words.
     pub(super) fn panel(&self, index: usize) -> &[f32] {
         let words = self.shape.panel_words;
         self.panels.view(index * words * size_of::<f32>(), words).expect("the block holds every panel")
@@ -280,7 +280,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// Of all panels; so many that no memory holds them where they cannot be counted.
+    /// Bytes of all panels; if they cannot be counted, more than any memory holds.
     fn bytes(&self, out_features: usize) -> usize {
         let panels = out_features.div_ceil(self.panel_width);
         panels.saturating_mul(self.panel_words).saturating_mul(size_of::<f32>())
@@ -327,9 +327,10 @@ impl<K: FormatKernel, F: Format> Kernel for In<K, F> {
     }
 }
 
-/// Whether the rows of a tile, `in_features` values apart, lie in different sets of a first-level cache: from each the
-/// kernel takes one value after the other, and a line that had to make room would be fetched 16 times. With 1024 values it
-/// has 92 % of the speed on a Zen 5 server, where a set has 12 places.
+/// Whether the rows of a tile, `in_features` values apart, spread over the sets of a first-level cache.
+///
+/// The kernel takes one value after another from each row, and a line that had to make room would be fetched 16 times.
+/// With 1024 values that leaves 92 % of the speed on a Zen 5 server, where a set has 12 places.
 fn rows_spread(in_features: usize) -> bool {
     let mut rows_of_set = [0; SETS];
     (0..MOST_HELD_ROWS).all(|row| {
@@ -349,7 +350,7 @@ impl FormatKernel for RowsAreTiles {
 
     #[inline(always)]
     fn run<F: Format, S: Simd>(self, _: S) -> bool {
-        // packed or not, a single row is the same
+        // a single row is the same packed or not
         F::ROWS_ARE_TILES && self.rows == 1 || rows_are_tiles::<S, F>() && rows_spread(self.in_features)
     }
 }
@@ -379,7 +380,7 @@ impl FormatKernel for TileWords {
     }
 }
 
-/// Packs whole panels of output features; what the last one lacks stays as it is.
+/// Packs whole panels of output features; columns that the last one lacks are left as they are.
 struct PackPanels<'a> {
     packed: &'a mut [f32],
     weight: &'a [f32],
@@ -410,13 +411,13 @@ impl Kernel for TileSizes {
     }
 }
 
-/// Rows cut into tiles whose heights differ by one at most: 40 = 14 + 13 + 13, so no tile is nearly empty. The higher ones
-/// come first, so that those of one height lie side by side.
+/// Rows cut into tiles whose heights differ by at most one: 40 = 14 + 13 + 13, so no tile is nearly empty. The higher
+/// ones come first, so that tiles of one height lie side by side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EvenTiles {
     rows: usize,
     count: usize,
-    /// Parts of as many tiles each, which divide the rows as evenly as they can, each with its own higher tiles.
+    /// Parts with equally many tiles, which divide the rows as evenly as possible; each has its own higher tiles.
     parts: usize,
 }
 
@@ -426,22 +427,22 @@ impl EvenTiles {
         EvenTiles { rows, count: rows.div_ceil(most), parts: 1 }
     }
 
-    /// The same rows in so many parts, for which it may take a few more tiles.
+    /// The same rows in `parts` parts, which may take a few more tiles.
     pub(super) fn in_parts(self, parts: usize) -> EvenTiles {
         EvenTiles { count: self.count.next_multiple_of(parts), parts, ..self }
     }
 
-    /// How many.
+    /// The number of tiles.
     pub(crate) fn count(self) -> usize {
         self.count
     }
 
-    /// All rows.
+    /// The number of rows.
     pub(crate) fn rows(self) -> usize {
         self.rows
     }
 
-    /// Rows of the highest.
+    /// Rows of the highest tile.
     pub(super) fn most_rows(self) -> usize {
         self.rows.div_ceil(self.count.max(1))
     }
@@ -459,14 +460,14 @@ impl EvenTiles {
         self.part(index / of_part).row(index % of_part)
     }
 
-    /// The rows of all tiles in their order, where there is one part.
+    /// The rows of all tiles in their order, if there is one part.
     #[inline(always)]
     pub(crate) fn ranges(self) -> TileRanges {
         debug_assert_eq!(self.parts, 1);
         TileRanges { left: self.count, part: self.part(0) }
     }
 
-    /// Some tiles of one part: those of each height, of which there may be none.
+    /// Some tiles of one part, divided into the higher and the lower ones; either may be none.
     #[inline(always)]
     pub(super) fn by_height(self, tiles: Range<usize>) -> (LikeTiles, LikeTiles) {
         let of_part = self.tiles_of_part();
@@ -484,11 +485,11 @@ impl EvenTiles {
 
     #[inline(always)]
     fn tiles_of_part(self) -> usize {
-        // a division that most have no need of, and products of a few rows no time for
+        // without the division, which most callers do not need, and for which products of a few rows have no time
         if self.parts == 1 { self.count.max(1) } else { (self.count / self.parts).max(1) }
     }
 
-    /// Part `number`; behind the last one, one without rows.
+    /// Part `number`; behind the last one, a part without rows.
     #[inline(always)]
     fn part(self, number: usize) -> Part {
         let start = |number: usize| match number {
@@ -506,19 +507,19 @@ impl EvenTiles {
 /// Consecutive tiles of one height.
 pub(super) struct LikeTiles {
     pub(super) tiles: Range<usize>,
-    /// Of each.
+    /// Rows of each.
     pub(super) rows: usize,
     pub(super) first_row: usize,
 }
 
-/// A part of some tiles, or what is left of it.
+/// A part of [`EvenTiles`], or what is left of it.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     /// The first row.
     start: usize,
     /// Rows of the lowest tile.
     least: usize,
-    /// Tiles that have one more, which come first.
+    /// Tiles with one row more, which come first.
     higher: usize,
 }
 
@@ -557,12 +558,12 @@ impl Iterator for TileRanges {
 
 impl ExactSizeIterator for TileRanges {}
 
-/// Values that a packed tile of `rows` rows takes.
+/// Values of a packed tile of `rows` rows.
 pub(crate) fn tile_values(rows: usize, in_features: usize) -> usize {
     rows * in_features.next_multiple_of(RUN)
 }
 
-/// Packs rows of `in_features` values into `tile`. What is past the end of a row is left as it is.
+/// Packs rows of `in_features` values into `tile`. The places past the end of a row are left as they are.
 #[inline(always)]
 pub(crate) fn pack_tile<'a>(
     rows: impl ExactSizeIterator<Item = &'a [f32]>,

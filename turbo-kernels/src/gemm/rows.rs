@@ -1,5 +1,5 @@
-//! Rows on their way into a product: cut into even tiles, and multiplied where they lie, or packed group by group into a
-//! ring that stays in cache.
+//! Rows on their way into a product: cut into even tiles, and multiplied where they lie or packed, group by group, into
+//! a ring that stays in cache.
 
 use std::ops::Range;
 
@@ -15,56 +15,57 @@ use crate::{
     simd::{Simd, TILES_SIDE, is_intel},
 };
 
-/// Rows of the groups that are alive at once: half of a second-level cache, the rest is for panels.
+/// Bytes of the rows of all groups that are alive at once: half of a second-level cache. The rest is for panels.
 const ALIVE_BYTES: usize = 512 << 10;
-/// The same where there are tile registers: all processors that have them have caches of 2 MiB. On an Intel server (family
-/// 6, model 167) feed-forward layers of BERT-base with 500 tokens take a fifth less time in bf16 than with half of this, and
-/// some 7 % less in int8; half as much again is no better.
+/// The same with tile registers: all processors that have them have second-level caches of 2 MiB. On an Intel server
+/// (family 6, model 167), feed-forward layers of BERT-base with 500 tokens take a fifth less time in bf16 than with
+/// half as much, and some 7 % less in int8; half as much again is no better.
 const ALIVE_BYTES_OF_REGISTERS: usize = 1 << 20;
-/// Of a second-level cache: rows that are alive in blocks, with what their sums meet. Panels pass through it all the same: on
-/// a Zen 5 server that has no more, half of it or three quarters are no better.
+/// Bytes of a second-level cache for rows that are alive in blocks, together with the results that hold their sums.
+/// Panels pass through the same cache: on a Zen 5 server whose cache is no larger, half of it or three quarters are no
+/// better.
 const CACHE_BYTES: usize = 1 << 20;
-/// Tiles of a group at least, or each would have all panels come from memory for itself.
+/// The fewest tiles of a group; with fewer, each tile would fetch all panels from memory for itself.
 const GROUP_TILES: usize = 2;
-/// Rows of each thread with which products of wide rows take as much scratch as with more of them: the smallest groups, in
-/// rings or alone. What narrower rows take stays within what a queue has from the beginning
-/// ([`shared_values`](crate::device::shared_values)), but for a feed-forward layer whose inputs are about as wide as its
-/// hidden values, thousands of them.
+/// Rows of each thread at which products of wide rows take the most scratch: the smallest groups, in rings or alone.
+/// More rows take no more. Narrower rows stay within what a queue has from the beginning
+/// (`shared_values` of the device), except in a feed-forward layer whose inputs are about as wide as
+/// its hidden values, thousands of them.
 pub(crate) const ROWS_OF_MOST_SCRATCH: usize = RING * GROUP_TILES * MOST_ROWS;
-/// Multiply-adds of words that are worth a piece: some ten microseconds. Of this and what follows a weight with a
-/// [`PackedWeight::pace`] takes that many more.
+/// Multiply-adds of words that are worth a piece: some ten microseconds. A weight's [`PackedWeight::pace`] multiplies
+/// this and the two constants below.
 const PIECE_WORK: usize = 1 << 20;
-/// What is worth a piece where threads would wait for each other otherwise.
+/// What is worth a piece where threads would otherwise wait for each other.
 const FINE_WORK: usize = PIECE_WORK / 4;
 /// Multiply-adds in the time that a word of weights takes to arrive from memory.
 const WORK_PER_WEIGHT: usize = 16;
 
-/// Tiles of a track, at least. A thread that has its own rows reads what it wrote itself, in every operator; where threads
-/// share the panels of a weight instead, each has written half of every row, which is late where cores lie far apart.
-/// One tile would have each thread read all of a weight for a few rows.
+/// The fewest tiles of a track. A thread with rows of its own reads what it wrote itself, in every operator. Where two
+/// threads share the panels of a weight instead, each has written half of every row, and the other half comes late
+/// where cores lie far apart. With tracks of one tile, each thread would read the whole weight for a few rows.
 const TRACK_TILES: usize = 2;
-/// The same on Intel processors, whose cores get less from memory each, and all lie on one mesh: where threads share the
-/// panels, each asks for half of them. Layers of BERT-base with 56 rows take 15 to 21 % less time in f32 than with two (family
-/// 6, models 167 and 207), those with 80 rows 3 to 12 %; with tile registers, whose tiles are larger and through with a panel
-/// sooner, 128 rows take a quarter less in bf16 and 15 % less in int8. With eight they gain no more.
+/// The same on Intel processors, whose cores get less from memory each and all lie on one mesh: threads that share the
+/// panels each ask for half of them. Layers of BERT-base with 56 rows take 15 to 21 % less time in f32 than with two
+/// (family 6, models 167 and 207), those with 80 rows 3 to 12 %. With tile registers, whose tiles are larger and finish
+/// a panel sooner, 128 rows take a quarter less in bf16 and 15 % less in int8. With eight they gain no more.
 const TRACK_TILES_OF_INTEL: usize = 4;
 
-/// Bytes of rows that are alive at once, where tiles have so many rows at most.
+/// Bytes of rows that are alive at once, in tiles of at most `tile_rows` rows.
 fn alive_bytes(tile_rows: usize) -> usize {
     if tile_rows == TILES_SIDE { ALIVE_BYTES_OF_REGISTERS } else { ALIVE_BYTES }
 }
 
-/// Tracks for some tiles: no more than there are threads.
+/// The number of tracks for `tiles`: no more than there are threads.
 fn track_count(tiles: EvenTiles, threads: usize) -> usize {
     let least = if is_intel() { TRACK_TILES_OF_INTEL } else { TRACK_TILES };
     (tiles.count() / least).clamp(1, threads.min(MOST_TRACKS))
 }
 
-/// Rows in tiles, tiles in tracks, which are as long as each other, and tracks in groups.
+/// Rows cut into tiles, tiles into tracks of equal length, and tracks into groups.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Groups {
     tiles: EvenTiles,
-    /// Rows of a tile at most.
+    /// The most rows of a tile.
     tile_rows: usize,
     tracks: usize,
     tiles_per_group: usize,
@@ -73,17 +74,17 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Groups of rows, at least one of them, of which each takes `row_words` in a second-level cache, counting those that
-    /// other groups have there meanwhile.
+    /// Groups of `rows` rows, at least one. Each row takes `row_words` of a second-level cache, which include what
+    /// other groups have there at the same time.
     pub(crate) fn new(rows: usize, tile_rows: usize, row_words: usize, threads: usize) -> Groups {
         let tiles = EvenTiles::new(rows, tile_rows);
         let tracks = track_count(tiles, threads);
-        // equally long: a thread that is done first would have to fetch rows from the caches of the others
+        // equally long: a thread that finished first would have to fetch rows from the caches of the others
         Groups::of((tiles.in_parts(tracks), tile_rows), tracks, (row_words, alive_bytes(tile_rows)), threads)
     }
 
-    /// Groups as [`Groups::new`] makes them, and one block; or, where more rows fit a cache if they go through it in
-    /// `blocks`, of which each row takes `block_words` with all that meets it, larger groups and these.
+    /// The groups of [`Groups::new`], in one block; or larger groups in `blocks`, if more rows fit a cache that way.
+    /// Each row of a block takes `block_words`, with everything that meets it.
     pub(crate) fn in_blocks(
         rows: usize,
         tile_rows: usize,
@@ -101,14 +102,14 @@ impl Groups {
         }
     }
 
-    /// One track, so that groups come in the order of their rows, one after the other.
+    /// Groups in a single track, so that they come in the order of their rows, one after another.
     pub(crate) fn in_order(rows: usize, weight: &PackedWeight, threads: usize) -> Groups {
         let row_words = ProductRows::alive_words(rows, weight, 1);
         let tiles = (EvenTiles::new(rows, weight.tile_rows()), weight.tile_rows());
         Groups::of(tiles, 1, (row_words, alive_bytes(weight.tile_rows())), threads)
     }
 
-    /// Groups of rows that take `row_words` each and `room` bytes together, in tiles of at most so many rows.
+    /// Groups in tiles of at most `tile_rows` rows, where each row takes `row_words` and a group has `room` bytes.
     fn of(
         (tiles, tile_rows): (EvenTiles, usize),
         tracks: usize,
@@ -118,7 +119,7 @@ impl Groups {
         let tile_bytes = tiles.most_rows() * row_words * size_of::<f32>();
         let of_track = tiles.count().div_ceil(tracks);
         let most = (room / tile_bytes.max(1)).max(GROUP_TILES).min(of_track);
-        // as even as they can be
+        // as even as possible
         let tiles_per_group = of_track.div_ceil(of_track.div_ceil(most));
         // where tiles are few, threads that share them would wait for the one that packs
         let pieces = if threads > tracks { 2 * threads / tracks } else { 1 };
@@ -126,17 +127,17 @@ impl Groups {
         Groups { tiles, tile_rows, tracks, tiles_per_group, pieces_per_tile }
     }
 
-    /// Tracks, each for a thread, or some.
+    /// The number of tracks, each for one thread or several.
     pub(crate) fn tracks(&self) -> usize {
         self.tracks
     }
 
-    /// Groups of a track.
+    /// The number of groups in a track.
     pub(crate) fn count(&self) -> usize {
         self.tiles.count().div_ceil(self.tracks).div_ceil(self.tiles_per_group)
     }
 
-    /// Tiles of a group, which may be none: tracks differ by a tile.
+    /// The tiles of a group. There may be none, because tracks differ by a tile.
     pub(crate) fn tiles(&self, group: Group) -> Range<usize> {
         let track = self.track(group.track);
         let first = (track.start + group.number * self.tiles_per_group).min(track.end);
@@ -154,7 +155,7 @@ impl Groups {
         self.tiles_per_group * self.pieces_per_tile
     }
 
-    /// The rows of a piece, and the tile of the group that they are in; none behind the last tile.
+    /// The rows of a piece, and the index of their tile in the group; no rows behind the last tile.
     pub(crate) fn rows_of_piece(&self, group: Group, piece: usize) -> (Range<usize>, usize) {
         let (tile, part) = (piece / self.pieces_per_tile, piece % self.pieces_per_tile);
         let tiles = self.tiles(group);
@@ -172,14 +173,14 @@ impl Groups {
         self.tiles.start(tiles.start)..self.tiles.start(tiles.end)
     }
 
-    /// Rows that all groups with as many tiles have room for. Scratch is for so many, and so never more for fewer rows
-    /// whose tiles happen to be higher.
+    /// Rows for which every group of as many tiles has room. Scratch is sized by this, so fewer rows never need more
+    /// scratch when their tiles happen to be higher.
     pub(crate) fn room_rows(&self) -> usize {
         self.tiles_per_group * self.tile_rows
     }
 
-    /// Rows between what two tracks write as rows, for caches: processors prefetch on behind the rows of one thread, and
-    /// would take those of the other.
+    /// Rows kept between what two tracks write as rows, for the sake of caches: processors prefetch past the rows of
+    /// one thread, and would take those of the other.
     pub(crate) fn rows_apart(&self) -> usize {
         self.tile_rows
     }
@@ -190,7 +191,7 @@ impl Groups {
     }
 }
 
-/// Some panels of a weight, one behind the other, and how many words of each are read.
+/// Consecutive panels of a weight, and how many words of each are read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Panels {
     count: usize,
@@ -199,13 +200,13 @@ pub(crate) struct Panels {
 }
 
 impl Panels {
-    /// All panels, of which a product reads a block at a time.
+    /// All panels of `weight`, which a product reads a block at a time.
     pub(crate) fn in_blocks(weight: &PackedWeight, blocks: Blocks) -> Panels {
         let words = weight.panel_words().div_ceil(blocks.count());
         Panels { count: weight.panel_count(), words, pace: weight.pace() }
     }
 
-    /// The panels of `weight` whose results are a block of the values of what comes behind it.
+    /// The panels of `weight` whose results are one block of values for the product that follows.
     pub(crate) fn of_block(weight: &PackedWeight, blocks: Blocks) -> Panels {
         let count = match blocks.count() {
             1 => weight.panel_count(),
@@ -215,8 +216,10 @@ impl Panels {
     }
 }
 
-/// How a group of tiles and the panels of a weight are cut into pieces: runs of panels with all tiles; the last panels
-/// one by one and with some of the tiles, so that threads end together.
+/// How a group of tiles and the panels of a weight are cut into pieces.
+///
+/// Most pieces are a run of panels with all tiles. The last panels come one by one, each with some of the tiles, so
+/// that the threads end together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
     /// The first panel.
@@ -238,17 +241,17 @@ impl Cut {
         Cut { fine, parts, ..coarse }
     }
 
-    /// No panel is cut, so that the tiles that meet it come one after another.
+    /// A cut that splits no panel, so that the tiles that meet a panel come one after another.
     pub(crate) fn of_panels(groups: Groups, panels: Panels, threads: usize) -> Cut {
         let Panels { count: panels, words, pace } = panels;
         let work = (groups.most_rows() + WORK_PER_WEIGHT * pace) * words / pace;
-        // at least eight pieces a thread, where there are as many panels
+        // at least eight pieces per thread, where there are enough panels
         let most = (panels * groups.tracks() * groups.count()).div_ceil(8 * threads);
         let panels_per_piece = (PIECE_WORK / work.max(1)).clamp(1, most.min(panels).max(1));
         Cut { first: 0, panels, panels_per_piece, tiles: groups.tiles_per_group, fine: 0, parts: 1 }
     }
 
-    /// The same cut of as many panels, `first` behind the first ones.
+    /// The same cut, beginning at panel `first`.
     pub(crate) fn behind(self, first: usize) -> Cut {
         Cut { first, ..self }
     }
@@ -262,7 +265,7 @@ impl Cut {
         (self.panels - self.fine).div_ceil(self.panels_per_piece)
     }
 
-    /// Tiles of the group and panels of piece `index`, counted from the first of the cut.
+    /// The tiles of the group and the panels of piece `index`, counted from the first of the cut.
     fn get(&self, index: usize) -> (Range<usize>, Range<usize>) {
         match index.checked_sub(self.runs()) {
             None => {
@@ -289,29 +292,29 @@ pub(crate) struct ProductRows<'a> {
     source: Source<'a>,
 }
 
-/// Where they lie.
+/// Where the rows lie.
 #[derive(Clone, Copy)]
 enum Source<'a> {
-    /// All of them, as they are.
+    /// All of them, unpacked.
     InPlace(&'a [f32]),
     /// The packed tiles of some groups.
     Ring(SharedMut<'a, f32>),
 }
 
 impl<'a> ProductRows<'a> {
-    /// Words that a row of `rows` takes in a second-level cache on its way into a product with `weight`, where `slots`
-    /// groups are alive at once.
+    /// Words that a row takes in a second-level cache on its way into a product of `rows` rows with `weight`, with
+    /// `slots` groups alive at once.
     pub(crate) fn alive_words(rows: usize, weight: &PackedWeight, slots: usize) -> usize {
         if weight.takes_rows(rows) { weight.in_features() } else { slots * weight.tile_words(1) }
     }
 
     /// Groups of packed rows of a track that are alive at once.
     ///
-    /// A thread that has a track to itself packs a group when it is through with the one before: one is enough, and as it
-    /// may be larger, panels are read less often. On a Zen 5 server that takes up to 3 % off the time of 128 and 500 rows in
-    /// bf16 and int8. Where threads share a track, some pack the next group while others multiply: a ring, unless no cache
-    /// would hold it. There 40 rows of 3072 values times 768 columns take 81 % of the peak with one, and 92 with one group
-    /// after the other.
+    /// A thread with a track of its own packs a group after it has finished the one before. One is enough, and since it
+    /// may be larger, panels are read less often: on a Zen 5 server that takes up to 3 % off the time of 128 and 500
+    /// rows in bf16 and int8. Where threads share a track, some pack the next group while others multiply: a ring,
+    /// unless no cache would hold it. Such rows, 40 of 3072 values times 768 columns, reach 81 % of the peak with a
+    /// ring and 92 % with one group after the other.
     pub(crate) fn slots(rows: usize, weight: &PackedWeight, threads: usize) -> usize {
         let tiles = EvenTiles::new(rows, weight.tile_rows());
         if track_count(tiles, threads) == threads {
@@ -321,7 +324,7 @@ impl<'a> ProductRows<'a> {
         if RING * group <= alive_bytes(weight.tile_rows()) { RING } else { 1 }
     }
 
-    /// Words of scratch for rows that meet `weight`, in a ring of `slots` groups if they have to be packed.
+    /// Words of scratch for rows of a product with `weight`: a ring of `slots` groups, if they have to be packed.
     pub(crate) fn words(groups: Groups, blocks: Blocks, weight: &PackedWeight, slots: usize) -> usize {
         if weight.takes_rows(groups.tiles.rows()) {
             0
@@ -336,7 +339,7 @@ impl<'a> ProductRows<'a> {
         groups.tracks() * slots * of_group
     }
 
-    /// Rows to be packed into a ring of `slots` groups, as many words as [`ProductRows::ring_words`] says.
+    /// Rows to be packed into `words`, a ring of `slots` groups of the size that [`ProductRows::ring_words`] gives.
     pub(crate) fn ring(
         groups: Groups,
         blocks: Blocks,
@@ -348,8 +351,8 @@ impl<'a> ProductRows<'a> {
         ProductRows { groups, weight, stride, slots, source: Source::Ring(words) }
     }
 
-    /// The rows of `x`, to be packed into `scratch`, as many words as [`ProductRows::words`] says, unless the weight takes
-    /// them where they lie.
+    /// The rows of `x`, where they lie if the weight takes them so, or else to be packed into `scratch`, of the size
+    /// that [`ProductRows::words`] gives.
     pub(crate) fn of(
         groups: Groups,
         blocks: Blocks,
@@ -374,10 +377,10 @@ impl<'a> ProductRows<'a> {
         }
     }
 
-    /// Packs piece `index` of `group`, if there is one: `row(i)` are the values of row `i`, or a block of them.
+    /// Packs piece `index` of `group`, if there is one; `row(i)` gives the values of row `i`, or a block of them.
     ///
     /// # Safety
-    /// Nothing else packs, puts or multiplies these rows, or those whose place they take, meanwhile.
+    /// Meanwhile, nothing else packs, puts or multiplies these rows, or the rows whose place they take.
     pub(crate) unsafe fn pack<'x>(&self, group: Group, index: usize, row: impl Fn(usize) -> &'x [f32]) {
         let (rows, tile) = self.groups.rows_of_piece(group, index);
         if !rows.is_empty() {
@@ -387,10 +390,10 @@ impl<'a> ProductRows<'a> {
         }
     }
 
-    /// Multiplies a block of the values of some rows of a group: piece `index`, as `cut` says.
+    /// Multiplies a block of the values of some rows of a group: piece `index` of `cut`.
     ///
     /// # Safety
-    /// The group has been packed, if its rows are, and nothing writes it meanwhile.
+    /// The group has been packed, if its rows are packed at all, and nothing writes it meanwhile.
     pub(crate) unsafe fn multiply(
         &self,
         (group, block): (Group, Block),
@@ -405,8 +408,8 @@ impl<'a> ProductRows<'a> {
         let words = self.of_group(group);
         let (first, end) = (tiles.start.min(of_group.len()), tiles.end.min(of_group.len()));
         let (higher, lower) = self.groups.tiles.by_height(of_group.start + first..of_group.start + end);
-        // Written once, where they stay: as elements of an array that is mapped they are copied, in vectors, and wait for what
-        // was stored before them. With one tile of int8 that was 3 % of the time.
+        // Written once, where they stay: elements of a mapped array would be copied, in vectors, and the copy would
+        // wait for earlier stores. With one tile of int8 that was 3 % of the time.
         // SAFETY: the caller's promise: the words of the group have been written, and stay as they are.
         let (higher, lower) = unsafe {
             (self.run(of_group.start, higher, words, block), self.run(of_group.start, lower, words, block))
@@ -414,10 +417,10 @@ impl<'a> ProductRows<'a> {
         self.weight.run(&Tiles { tiles: [&higher, &lower], panels, weight: self.weight, block, finish });
     }
 
-    /// Some tiles of the group whose first tile is `first` and whose words are `words`, if they have to be packed.
+    /// Some tiles of the group whose first tile is `first`; `words` are the group's, if its rows are packed.
     ///
     /// # Safety
-    /// While the result lives, nothing writes these words.
+    /// Nothing writes these words while the result lives.
     #[inline(always)]
     unsafe fn run(
         &self,
@@ -430,7 +433,7 @@ impl<'a> ProductRows<'a> {
         let (order, step, values) = match self.source {
             Source::InPlace(x) => {
                 let stride = self.weight.in_features();
-                // without a tile it may begin behind the last row
+                // without a tile, the range may begin behind the last row
                 let range = first_row * stride + block.values().start..(first_row + count * rows) * stride;
                 (Order::Rows { stride }, rows * stride, x.get(range).unwrap_or(&[]))
             }

@@ -1,4 +1,4 @@
-//! Tiles of rows and panels of a weight, how they meet, and what follows: a [`Finish`].
+//! Tiles of rows and panels of a weight, how they are multiplied, and what becomes of the products: a [`Finish`].
 
 use std::{cell::Cell, marker::PhantomData, ops::Range, ptr};
 
@@ -14,14 +14,14 @@ use crate::{
     simd::{Kernel, Simd, opaque},
 };
 
-/// Bytes ahead of the reader at which a panel is prefetched by the first tile that meets it, past its end into the next
-/// one. Measured on a Zen 5 server, 10 rows times 64 MB of weights: none gives 38 % of the multiply-add peak, 4 KiB
-/// 62 %, 16 KiB 90 %, and twice that no more.
+/// How many bytes ahead of its reading the first tile that meets a panel prefetches it, past its end into the next one.
+/// Measured on a Zen 5 server, 10 rows times 64 MB of weights: without prefetching 38 % of the multiply-add peak, with
+/// 4 KiB 62 %, with 16 KiB 90 %, and with twice that no more.
 const DISTANCE: usize = 16 << 10;
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// Bytes of a panel that a second-level cache still holds when it is multiplied, asked for while another one of its size and
-/// rows went through that cache: a quarter of the smallest one.
+/// The most bytes of a panel that is still in a second-level cache when it is multiplied, if it was asked for while
+/// another panel of its size, and that one's rows, went through the cache: a quarter of the smallest such cache.
 const ASKED_BYTES: usize = 256 << 10;
 
 /// What becomes of the products of a tile.
@@ -29,15 +29,15 @@ pub(crate) trait Finish: Copy + Send + Sync {
     /// What is added to the products, if anything is.
     fn bias(&self) -> Option<&[f32]>;
 
-    /// Where the products of some rows with the panel of `width` columns whose first is `first` are stored, if that is all.
-    /// Nothing else uses the place.
+    /// Where to store the products of some rows with the panel of `width` columns that begins at `first`, if that is
+    /// all to do. Nothing else uses the place.
     fn place(&self, rows: Range<usize>, first: usize, width: usize) -> Option<Place<'_>>;
 
-    /// Where the products of a tile with the panel whose first column is `first` meet memory that no cache may have.
+    /// Where the products of a tile with the panel that begins at column `first` meet memory that may be in no cache.
     fn meets(&self, tile: Tile, first: usize) -> Met;
 
-    /// Takes the products, in format `F`, for which there is no such place, with the bias: line `i` of `products`, of
-    /// panel width, is row `i` of the tile; values behind the last column mean nothing.
+    /// Takes products for which there is no such place, in format `F` and with the bias added. Line `i` of `products`,
+    /// of panel width, is row `i` of the tile; values behind the last column mean nothing.
     fn finish<F: Format, S: Simd>(&self, s: S, tile: Tile, first: usize, products: &mut [f32]);
 }
 
@@ -46,17 +46,17 @@ pub(crate) trait Finish: Copy + Send + Sync {
 pub(crate) struct Place<'a> {
     /// The first row's first column, and what follows.
     pub(crate) values: SharedMut<'a, f32>,
-    /// What is added to them, laid out as they are.
+    /// What is added to the products, laid out as they are.
     pub(crate) residual: Option<&'a [f32]>,
-    /// From one row to the next, in both.
+    /// Values from one row to the next, in both.
     pub(crate) stride: usize,
 }
 
-/// Tiles of rows times a run of panels: panel by panel, tiles in their order.
+/// Tiles of rows times a run of panels: panel by panel, each with the tiles in their order.
 pub(super) struct Tiles<'a, F> {
-    /// Side by side; of each height, of which there may be none.
+    /// Tiles side by side, those of each height; either may be none.
     pub(super) tiles: [&'a TileRun<'a>; 2],
-    /// Their numbers.
+    /// The numbers of the panels.
     pub(super) panels: Range<usize>,
     pub(super) weight: &'a super::PackedWeight,
     /// Which values of the panels the tiles hold.
@@ -64,7 +64,8 @@ pub(super) struct Tiles<'a, F> {
     pub(super) finish: F,
 }
 
-/// Room for the largest product: [`MOST_ROWS`] rows of [`MOST_WIDTH`] values. No vector of it lies across two lines.
+/// Room for the largest product: [`MOST_ROWS`] rows of [`MOST_WIDTH`] values. No vector in it straddles two cache
+/// lines.
 #[repr(align(64))]
 pub(crate) struct Products(pub(crate) [f32; MOST_ROWS * MOST_WIDTH]);
 
@@ -85,7 +86,7 @@ impl Products {
 pub(crate) struct Tile {
     pub(crate) first_row: usize,
     pub(crate) rows: usize,
-    /// Which of its group.
+    /// Its index in its group.
     pub(crate) index: usize,
 }
 
@@ -98,12 +99,12 @@ pub(crate) struct TileRun<'a> {
     pub(crate) order: Order,
     /// Words from one tile to the next.
     pub(crate) step: usize,
-    /// Of the first tile, and what follows.
+    /// The values of the first tile, and what follows.
     pub(crate) values: &'a [f32],
 }
 
 impl<'a> TileRun<'a> {
-    /// A tile alone, as its format packs it.
+    /// A single tile, packed in its format.
     pub(crate) fn packed(first_row: usize, rows: usize, values: &'a [f32]) -> TileRun<'a> {
         let first = Tile { first_row, rows, index: 0 };
         TileRun { first, count: 1, order: Order::Packed, step: 0, values }
@@ -116,26 +117,26 @@ impl<'a> TileRun<'a> {
         Tile { first_row: first_row + number * rows, rows, index: index + number }
     }
 
-    /// The rows of all of them.
+    /// The rows of all tiles.
     #[inline(always)]
     fn rows(&self) -> Range<usize> {
         self.first.first_row..self.first.first_row + self.count * self.first.rows
     }
 }
 
-/// How the values of a tile lie.
+/// How the values of a tile are laid out.
 #[derive(Clone, Copy)]
 pub(crate) enum Order {
     /// As their format packs them.
     Packed,
-    /// Row behind row, `stride` values from one to the next: see [`super::words::rows_are_tiles`].
+    /// Row after row, `stride` values from one to the next: see [`super::words::rows_are_tiles`].
     Rows { stride: usize },
 }
 
 /// Rows of a tile that are being packed.
 pub(crate) struct TileRows<'a> {
     tile: SharedMut<'a, f32>,
-    /// Of the tile.
+    /// Rows of the tile.
     rows: usize,
     first: usize,
 }
@@ -144,12 +145,12 @@ impl<'a> TileRows<'a> {
     /// Rows from `first` on of a tile of `rows` rows.
     ///
     /// # Safety
-    /// While the result lives, nothing else uses the words of the rows that are packed.
+    /// Nothing else uses the words of the rows that are packed while the result lives.
     pub(crate) unsafe fn new(tile: SharedMut<'a, f32>, rows: usize, first: usize) -> TileRows<'a> {
         TileRows { tile, rows, first }
     }
 
-    /// The words of run `number` of the row that is `row` behind the first, all of whose runs have `words` words.
+    /// The words of run `number` of the row that is `row` behind the first; every run of a row has `words` words.
     #[inline(always)]
     pub(super) fn run(&mut self, row: usize, number: usize, words: usize) -> &mut [f32] {
         // SAFETY: runs do not overlap, one is borrowed at a time, and nothing else uses these rows.
@@ -167,7 +168,7 @@ impl<'a> TileRows<'a> {
         Runs { first: first.wrapping_add(self.first * words), row: words, run: self.rows * words }
     }
 
-    /// The words that are kept for that row, behind all runs.
+    /// The words kept for that row, behind all runs.
     #[inline(always)]
     pub(super) fn kept(&mut self, row: usize, (runs, run_words): (usize, usize), words: usize) -> &mut [f32] {
         // SAFETY: as for `run`: what is kept of a row is its own.
@@ -192,7 +193,7 @@ impl Runs {
     }
 }
 
-/// By reference: an argument that was written in parts a moment ago is not moved as a whole before it lies in a cache.
+/// By reference: moving an argument that was written in parts a moment ago waits until it lies in a cache.
 impl<E: Finish> FormatKernel for &Tiles<'_, E> {
     type Output = ();
 
@@ -203,14 +204,14 @@ impl<E: Finish> FormatKernel for &Tiles<'_, E> {
         let room = products.place::<S>();
         let (block, finish) = (self.block, &self.finish);
         let line = |value: usize| value / F::PER_WORD * panel_width::<S>();
-        // divisions for all panels at once: a tile passes in some thousand cycles
+        // divisions for all panels at once: a tile takes only some thousand cycles
         let count = self.tiles.iter().map(|run| run.count).sum::<usize>();
         let mut sharing = Sharing::of::<S>(count);
         let runs = block.values().len() / (RUN * F::PER_WORD);
         let met_per_run = F::tile_rows::<S>().div_ceil(runs.max(1));
         for panel in self.panels.clone() {
             let (whole, first) = (self.weight.panel(panel), panel * panel_width::<S>());
-            // behind the last values lies what the format keeps
+            // the words that the format keeps lie behind the last values
             let end = if block.is_last() { whole.len() } else { line(block.values().end) };
             let words = &whole[line(block.values().start)..end];
             let bias = self.finish.bias().map(|bias| &bias[first..]);
@@ -255,12 +256,12 @@ impl<E: Finish> FormatKernel for &Tiles<'_, E> {
     }
 }
 
-/// [`Finish::finish`] of one tile, a function of its own.
+/// [`Finish::finish`] of one tile, as a function of its own.
 struct FinishTile<'a, F, E> {
     finish: &'a E,
     tile: Tile,
     first: usize,
-    /// Of the tile; nothing else uses them meanwhile.
+    /// The products of the tile; nothing else uses them meanwhile.
     products: SharedMut<'a, f32>,
     format: PhantomData<F>,
 }
@@ -278,16 +279,16 @@ impl<F: Format, E: Finish> Kernel for FinishTile<'_, F, E> {
 
 /// Where the products of some tiles with a panel go.
 pub(crate) struct Results<'a> {
-    /// Of the first tile, and what follows.
+    /// The place of the first tile, and what follows.
     pub(crate) place: Place<'a>,
-    /// Values from the place of one tile to that of the next: 0 if there is one for all of them.
+    /// Values from the place of one tile to that of the next; 0 if all share one place.
     pub(crate) step: usize,
-    /// What is called with the number of each tile whose products are there.
+    /// Called with the number of each tile whose products are there.
     pub(crate) finished: Option<&'a dyn Fn(usize)>,
 }
 
 impl<'a> Results<'a> {
-    /// Those of one tile.
+    /// The results of one tile.
     pub(crate) fn of_one(place: Place<'a>) -> Results<'a> {
         Results { place, step: 0, finished: None }
     }
@@ -296,13 +297,13 @@ impl<'a> Results<'a> {
 /// A panel of a weight, and what is prefetched while tiles are multiplied by it.
 #[derive(Clone, Copy)]
 pub(crate) struct Panel<'a> {
-    /// As its format packs them.
+    /// Its words, packed in its format.
     pub(crate) words: &'a [f32],
     pub(crate) ahead: Ahead,
 }
 
 impl<'a> Panel<'a> {
-    /// A panel that caches hold.
+    /// A panel that is already in a cache.
     pub(crate) fn cached(words: &'a [f32]) -> Panel<'a> {
         let shares = [Share { from: words.as_ptr(), advance: 0 }; 2];
         let ahead = Ahead { shares, met: Met::NOTHING, met_per_run: 0, is_last: false, next_rows: false };
@@ -310,22 +311,22 @@ impl<'a> Panel<'a> {
     }
 }
 
-/// Lines of weights that one tile prefetches while it is multiplied by a panel.
+/// The lines of weights that one tile prefetches while it is multiplied by a panel.
 #[derive(Clone, Copy)]
 struct Share {
     from: *const f32,
-    /// Bytes for each line of the panel.
+    /// Bytes to advance for each line of the panel.
     advance: usize,
 }
 
 impl Share {
-    /// Of the first tile that meets `panel`.
+    /// The share of the first tile that meets `panel`.
     #[inline(always)]
     fn of_first<S: Simd>(panel: &[f32]) -> Share {
         Share { from: panel.as_ptr().wrapping_byte_add(DISTANCE), advance: line_bytes::<S>() }
     }
 
-    /// Of as many lines, the one behind it.
+    /// The share that begins `lines` lines of the panel behind this one.
     #[inline(always)]
     fn behind(self, lines: usize) -> Share {
         Share { from: self.from.wrapping_byte_add(lines * self.advance), ..self }
@@ -333,28 +334,28 @@ impl Share {
 }
 
 thread_local! {
-    /// The panel, or the block of one, that this thread has asked for and not multiplied: null if there is none.
+    /// The panel, or the block of one, that this thread has asked for and not yet multiplied: null if there is none.
     static ASKED_FOR: Cell<*const f32> = const { Cell::new(ptr::null()) };
 }
 
-/// How the tiles that meet a panel share what they prefetch of weights.
+/// How the tiles that meet a panel share the prefetching of weights.
 struct Sharing {
-    /// More than one.
+    /// Whether there is more than one tile.
     several: bool,
-    /// Bytes for each line of the panel where the first tile has lines of its own to ask for, and where it has not.
+    /// Bytes for each line of the panel: if the first tile has lines of its own to ask for, and if it has none.
     advances: [usize; 2],
     asked_for: *const f32,
 }
 
 impl Sharing {
-    /// Of so many tiles, and panels that begin with any.
+    /// Sharing among `tiles` tiles, whichever panel comes first.
     #[inline(always)]
     fn of<S: Simd>(tiles: usize) -> Sharing {
         let advances = [tiles.max(2) - 1, tiles.max(1)].map(|sharing| line_bytes::<S>().div_ceil(sharing));
         Sharing { several: tiles > 1, advances, asked_for: ASKED_FOR.get() }
     }
 
-    /// The shares of the first tile and of the second one, of which the panel behind `panel` begins `step` words behind it.
+    /// The shares of the first tile and of the second; the panel behind `panel` begins `step` words behind its start.
     #[inline(always)]
     fn of_panel<S: Simd>(&mut self, panel: &[f32], step: usize) -> [Share; 2] {
         let next = panel.as_ptr().wrapping_add(step);
@@ -369,7 +370,7 @@ impl Sharing {
         }
     }
 
-    /// Keeps what was asked for in mind, until this thread multiplies again.
+    /// Remembers what was asked for until this thread multiplies again.
     #[inline(always)]
     fn leave(self) {
         ASKED_FOR.set(self.asked_for);
@@ -381,23 +382,23 @@ const fn line_bytes<S: Simd>() -> usize {
     panel_width::<S>() * size_of::<f32>()
 }
 
-/// Values in memory that the results of a tile meet: a panel's width in each row.
+/// Memory that the results of a tile meet: a panel's width in each row.
 #[derive(Clone, Copy)]
 pub(crate) struct Met {
     /// Where the first row is written.
     pub(crate) to: *mut f32,
     /// What is added to the first row, if anything is.
     pub(crate) added: Option<*const f32>,
-    /// From one row to the next, in both.
+    /// Values from one row to the next, in both.
     pub(crate) stride: usize,
     pub(crate) rows: usize,
 }
 
 impl Met {
-    /// Results stay in caches.
+    /// The results stay in caches.
     pub(crate) const NOTHING: Met = Met { to: ptr::null_mut(), added: None, stride: 0, rows: 0 };
 
-    /// What the tile meets that is `number` behind the one that meets this.
+    /// What the tile meets that is `number` tiles behind this one.
     #[inline(always)]
     fn behind(self, number: usize) -> Met {
         let values = number * self.rows * self.stride;
@@ -408,32 +409,32 @@ impl Met {
 
 /// Lines to prefetch.
 ///
-/// All tiles that meet a panel prefetch the next one, each a part of it: while they find theirs in the second-level cache,
-/// memory has time, and it is asked for lines at an even pace. The first tile of a panel that nobody has asked for prefetches
-/// what it reads itself a little later, and the others share the next one without it. On a Zen 5 server, where every panel
-/// was met like that, it took a tenth off the time of 128 rows times cold weights on two threads; on an Intel server (family
-/// 6, model 167), beside that, products of f32 of 40 rows take 6 to 14 % less time since all tiles share, and those of 128
-/// rows up to 6 %.
+/// All tiles that meet a panel prefetch the next one, each a part of it: while they find their own in the second-level
+/// cache, memory has time, and lines are asked for at an even pace. The first tile of a panel that nobody has asked for
+/// prefetches what it reads itself a little later, and the other tiles share the next panel without it. On a Zen 5
+/// server this second way, used for every panel, took a tenth off the time of 128 rows times cold weights on two
+/// threads. On an Intel server (family 6, model 167), sharing among all tiles takes another 6 to 14 % off f32 products
+/// of 40 rows, and up to 6 % off those of 128 rows.
 ///
-/// Lines that results are stored to are prefetched too, a row or two with each run of `k`: the store of a line that no
-/// cache has keeps those behind it waiting, and all of them at once stall the product itself. On a Zen 4 server results
-/// that are not in the second-level cache cost a tile some 500 cycles otherwise, a tenth of its time with bytes of 768
-/// values.
+/// Lines that results are stored to are prefetched too, a row or two with each run of `k`: a store to a line that is in
+/// no cache keeps the stores behind it waiting, and all of them at once stall the product itself. On a Zen 4 server,
+/// results that are not in the second-level cache otherwise cost a tile some 500 cycles, a tenth of its time with bytes
+/// of 768 values.
 ///
-/// Rows that are not packed lie wherever the operator before left them, and meet the first panel first: there each tile
-/// prefetches those of the next one, a line of each with each run of `k`. On a Zen 5 server that takes 5 % off the time
-/// of 800 rows from the third-level cache times 384 × 384, and 1 % off that of 500 rows times 768 × 768.
+/// Rows that are not packed lie wherever the operator before left them, and meet the first panel first: there, each
+/// tile prefetches the rows of the next one, a line of each with each run of `k`. On a Zen 5 server that takes 5 % off
+/// the time of 800 rows from the third-level cache times 384 × 384, and 1 % off that of 500 rows times 768 × 768.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
-    /// Of the first tile, and of the second one, behind which those of the others lie.
+    /// The share of the first tile, and that of the second; those of the others lie behind it.
     shares: [Share; 2],
     /// What the first tile meets; the others meet what lies behind it.
     met: Met,
-    /// Rows that are prefetched with a run of `k`.
+    /// Rows of `met` that are prefetched with each run of `k`.
     met_per_run: usize,
-    /// Whether the last of these tiles is the last one of its thread.
+    /// Whether the last of these tiles is also the last of its thread.
     is_last: bool,
-    /// Whether the rows that lie behind those of a tile are prefetched too.
+    /// Whether the rows behind those of a tile are prefetched too.
     pub(super) next_rows: bool,
 }
 
@@ -445,8 +446,8 @@ impl Ahead {
         AheadOfTile { share: self.shares[0], met, met_per_run: self.met_per_run }
     }
 
-    /// What is prefetched with tile `number` of `count`, behind what was with the one before it; for each column the
-    /// format keeps so many words.
+    /// What is prefetched with tile `number` of `count`, continuing `before`, that of the tile before it. The format
+    /// keeps `kept` words for each column.
     #[inline(always)]
     pub(super) fn go_on(&self, before: AheadOfTile, kept: usize, number: usize, count: usize) -> AheadOfTile {
         let share = if number == 1 { self.shares[1] } else { before.share.behind(kept) };
@@ -455,7 +456,7 @@ impl Ahead {
     }
 }
 
-/// [`Ahead`] of one tile, as far as it has not been prefetched.
+/// The part of [`Ahead`] that one tile has yet to prefetch.
 #[derive(Clone, Copy)]
 pub(super) struct AheadOfTile {
     share: Share,
@@ -467,16 +468,16 @@ impl AheadOfTile {
     /// Prefetches the lines that go with the next line of the panel.
     #[inline(always)]
     pub(super) fn ask<S: Simd>(&mut self, s: S) {
-        // In the order of addresses and without a condition, which takes a tenth of the time of a few rows.
+        // In the order of addresses and without a condition, which would take a tenth of the time of a few rows.
         s.prefetch(self.share.from);
         if line_bytes::<S>() > LINE {
             s.prefetch(self.share.from.wrapping_byte_add(LINE));
         }
-        // or the compiler takes a register for each of the next addresses
+        // otherwise the compiler takes a register for each of the next addresses
         self.share.from = opaque(self.share.from.wrapping_byte_add(self.share.advance).cast()).cast();
     }
 
-    /// Prefetches the lines that go with the next lines of the panel, so many of them, each once.
+    /// Prefetches the lines that go with the next `lines` lines of the panel, each once.
     #[inline(always)]
     pub(super) fn ask_for_lines<S: Simd>(&mut self, s: S, lines: usize) {
         let end = self.share.from.wrapping_byte_add(lines * self.share.advance);
@@ -486,7 +487,7 @@ impl AheadOfTile {
         self.share.from = end;
     }
 
-    /// Prefetches the rows of [`Met`] that go with the next run of `k`, as far as there are any.
+    /// Prefetches the rows of [`Met`] that go with the next run of `k`, if any are left.
     #[inline(always)]
     pub(super) fn ask_for_met<S: Simd>(&mut self, s: S) {
         for _ in 0..self.met_per_run.min(self.met.left()) {
@@ -503,17 +504,17 @@ impl AheadOfTile {
 
 /// The rows of [`Met`] in the order in which they are prefetched.
 ///
-/// A processor that sees addresses at equal distances prefetches on by itself, some 16 rows far. Those of the next tile are
-/// welcome: without them products of f32 take 0.3 % more time. Behind the last tile of a thread lie rows that another thread
-/// writes, which then has to fetch its own lines back. So there the second row of each two comes first. On a Zen 4 server
-/// whose two cores share no cache, the other thread takes 1 to 2 % more time than the first one for 64 rows times
-/// 768 × 768, and took 5.
+/// A processor that sees addresses at equal distances prefetches on by itself, some 16 rows ahead. Rows of the next
+/// tile are welcome: without them f32 products take 0.3 % more time. But behind the last tile of a thread lie rows that
+/// another thread writes, which then has to fetch its own lines back. So there the two rows of each pair are swapped.
+/// On a Zen 4 server whose two cores share no cache, the other thread takes 1 to 2 % more time than the first for 64
+/// rows times 768 × 768; without the swap it took 5 % more.
 #[derive(Clone, Copy)]
 struct MetAhead {
     of: Met,
     /// Rows that have been prefetched.
     done: usize,
-    /// Whether the rows of each two are swapped.
+    /// Whether the two rows of each pair are swapped.
     swaps: bool,
 }
 
@@ -533,7 +534,7 @@ impl MetAhead {
     fn next_row(&mut self) -> usize {
         let (row, other) = (self.done, self.done ^ usize::from(self.swaps));
         self.done += 1;
-        // the last row of an odd number has no other
+        // the last of an odd number of rows has no partner
         if other < self.of.rows { other } else { row }
     }
 }

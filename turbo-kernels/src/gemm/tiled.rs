@@ -1,13 +1,13 @@
-//! Products by tile registers: tiles of up to 32 rows times one panel, whose words are packed as [`super::words`] has them.
+//! Products by tile registers: tiles of up to 32 rows times one panel, with words packed as in [`super::words`].
 //!
-//! A tile of rows holds sixteen words of each row one behind the other, and a panel its lines, so both are loaded as they
-//! lie. What is left behind the last sixteen lines is copied, with lines of zeros behind it.
+//! A tile holds sixteen words of each row, one row behind the other, and a panel holds its lines, so both are loaded as
+//! they lie. Lines left over after the last whole sixteen are copied and followed by lines of zeros.
 //!
-//! # Which numbers these are
-//! Sums of bytes are exact, to the same bits as everywhere. Of bf16 each sixteen words make two chains, of their lower and
-//! of their upper halves, which begin with zero and are added to each other and then to the sum; subnormal numbers are zeros.
-//! Sixteens are counted from the beginning of `k`, so bits depend on a row and a column alone, as they do elsewhere,
-//! but they are other bits.
+//! # Numerics
+//! Sums of bytes are exact, with the same bits as everywhere. In bf16, every sixteen words form two chains, of their
+//! lower and of their upper halves; both begin with zero, and are added to each other and then to the sum. Subnormal
+//! numbers count as zeros. Sixteens are counted from the beginning of `k`, so the bits depend on the row and the column
+//! alone, as elsewhere, but they differ from the bits computed elsewhere.
 
 use std::{marker::PhantomData, mem::MaybeUninit};
 
@@ -21,16 +21,16 @@ use crate::{
     simd::{Kernel, Simd, TILES_SIDE},
 };
 
-/// Whether `N` is multiplied so.
+/// Whether format `N` is multiplied by tile registers.
 pub(super) const fn is_tiled<S: Simd, N: Words>() -> bool {
     S::TILES && N::PER_WORD > 1
 }
 
-/// The tile registers of a thread, from the first product on until this is dropped. A second one would take the registers
-/// from the first.
+/// The tile registers of a thread, from the first product until this is dropped. A second one on the thread would take
+/// the registers from the first.
 pub(crate) struct TileRegisters<S: Simd> {
     s: S,
-    /// For how many rows they are set up; 0 if they are not.
+    /// The number of rows they are set up for; 0 if they are not.
     rows: usize,
     stays_on_its_thread: PhantomData<*const ()>,
 }
@@ -39,13 +39,13 @@ impl<S: Simd> TileRegisters<S> {
     /// Nothing is set up yet.
     ///
     /// # Safety
-    /// While this lives, there is no other one on this thread.
+    /// No other one exists on this thread while this one lives.
     #[inline(always)]
     pub(crate) unsafe fn new(s: S) -> TileRegisters<S> {
         TileRegisters { s, rows: 0, stays_on_its_thread: PhantomData }
     }
 
-    /// Sets them up for as many rows, 1 to [`TILES_SIDE`], unless they are.
+    /// Sets the registers up for `rows` rows, 1 to [`TILES_SIDE`], unless they are already.
     #[inline(always)]
     pub(crate) fn set_up(&mut self, rows: usize) {
         if self.rows != rows {
@@ -64,7 +64,7 @@ impl<S: Simd> Drop for TileRegisters<S> {
     }
 }
 
-/// [`super::multiply`] where [`is_tiled`], of tiles of at most [`TILES_SIDE`] packed rows.
+/// [`super::multiply`] where [`is_tiled`] holds, for tiles of at most [`TILES_SIDE`] packed rows.
 pub(super) struct RegisterProduct<'a, N> {
     of: &'a Operands<'a>,
     format: PhantomData<N>,
@@ -75,7 +75,7 @@ impl<'a, N: Words> RegisterProduct<'a, N> {
         RegisterProduct { of, format: PhantomData }
     }
 
-    /// Computes it.
+    /// Computes the product.
     #[inline(always)]
     pub(super) fn compute<S: Simd>(self, s: S, registers: &mut TileRegisters<S>) {
         debug_assert!(
@@ -87,10 +87,10 @@ impl<'a, N: Words> RegisterProduct<'a, N> {
     }
 }
 
-/// Runs of `k` after which the way of sums to memory is kept awake: they take 20 to 60 ns each.
+/// Runs of `k` after which the path of the sums to memory is kept awake. A run takes 20 to 60 ns.
 const AWAKE_RUNS: usize = 4;
 
-/// Words of a whole panel's width, that no cache line cuts.
+/// Lines of panel width, aligned to cache lines.
 #[repr(align(64))]
 struct Lines<const N: usize>([[f32; TILES_SIDE]; N]);
 
@@ -108,7 +108,7 @@ impl<N: Words> Kernel for RegisterProduct<'_, N> {
 }
 
 impl<N: Words> RegisterProduct<'_, N> {
-    /// Multiplies tile `number`, for whose rows the registers are set up.
+    /// Multiplies tile `number`; the registers are set up for its rows.
     #[inline(always)]
     fn multiply<S: Simd>(&self, s: S, number: usize, ahead: &mut AheadOfTile) {
         let Operands { tiles, panel: Panel { words: panel, .. }, words, stride, resumed, .. } = *self.of;
@@ -152,17 +152,18 @@ impl<N: Words> RegisterProduct<'_, N> {
                 s.add_tile_products(rows, tile.as_ptr().add((runs - 1) * run_stride), last.0.as_ptr().cast())
             };
         }
-        // zeros would be written for nothing
+        // not zeroed: all that is read is written first
         let mut sums = MaybeUninit::<Lines<TILES_SIDE>>::uninit();
         let kept = Kept { columns, rows: &tile[runs * run_stride..][..N::PARAMETERS * rows] };
-        // SAFETY: as above; there is room for as many rows as the largest product has, and `finish` reads those that it has.
+        // SAFETY: as above; `sums` has room for the rows of the largest product, and `finish` reads only the rows of
+        // this tile.
         unsafe {
             s.store_tiles(rows, sums.as_mut_ptr().cast(), TILES_SIDE);
             self.finish(s, number, kept, sums.as_ptr().cast());
         }
     }
 
-    /// Makes products of the sums of tile `number`, and stores them.
+    /// Turns the sums of tile `number` into products, and stores them.
     ///
     /// # Safety
     /// `sums` is valid for reading [`TILES_SIDE`] words of each row.
@@ -184,7 +185,7 @@ impl<N: Words> RegisterProduct<'_, N> {
                 }
                 let mut product = N::value(s, sum, of_row, columns, bias);
                 let at = row * stride + at;
-                // SAFETY: half of a row of the place, and of what is added to it, if there is any.
+                // SAFETY: half of a row of the place, and of the residual, if there is one.
                 unsafe {
                     if !residual.is_null() {
                         product = s.add(product, s.load_ptr(residual.add(at)));

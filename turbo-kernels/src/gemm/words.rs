@@ -1,5 +1,5 @@
-//! The tile kernel: tiles of up to 14 rows times one panel, accumulators in registers. Of numbers narrower than a word several
-//! values of `k` share one.
+//! The tile kernel: tiles of up to 14 rows times one panel, with accumulators in registers. Where numbers are narrower
+//! than a word, several values of `k` share one.
 //!
 //! ```text
 //! panel  [words of k][column]                        then what the format keeps per column
@@ -7,9 +7,9 @@
 //!        [row][k]                                    rows of f32 that are not packed
 //! ```
 //!
-//! Where a set has a dot product of such words, the kernel broadcasts a word of activations and multiplies it with a
-//! vector of words of weights. Elsewhere it widens the weights part by part, and activations are packed as wide as
-//! that: two words for one of the weights. Where there are tile registers, all this is [`super::tiled`].
+//! Where an instruction set has a dot product of such words, the kernel broadcasts a word of activations and multiplies
+//! it with a vector of words of weights. Elsewhere it widens the weights part by part, and activations are packed just
+//! as wide: two words for each word of weights. With tile registers, [`super::tiled`] does all this instead.
 
 use std::marker::PhantomData;
 
@@ -24,13 +24,13 @@ use crate::{
     simd::{Kernel, Simd, TILES_SIDE, opaque},
 };
 
-/// The body once for each number below a constant, which is at most 14.
+/// Repeats the body for each number below a constant, which is at most 14.
 macro_rules! unrolled {
     ($count:ident, $index:ident => $body:block) => {
         unrolled!(@ $count, $index, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13)
     };
     (@ $count:ident, $index:ident, $body:block, $($number:literal)*) => {$(
-        // decided before code is made, so that none is made for what is not there
+        // decided at compile time, so that no code is made for the others
         if const { $number < $count } {
             let $index = $number;
             $body
@@ -39,47 +39,47 @@ macro_rules! unrolled {
 }
 pub(crate) use unrolled;
 
-/// Numbers of which one or several fit a word.
+/// A format of numbers, one or several to a word.
 pub(crate) trait Words: 'static {
-    /// Words are values as they are, so that rows need not be packed: see [`rows_are_tiles`].
+    /// Whether words are the values themselves, so that rows need not be packed: see [`rows_are_tiles`].
     const ROWS_ARE_TILES: bool;
     /// Values of `k` in a word.
     const PER_WORD: usize;
-    /// Words that are kept for each row of a tile and each column of a panel: two or none.
+    /// Words kept for each row of a tile and for each column of a panel: two or none.
     const PARAMETERS: usize;
     /// Whether sums depend on the order of `k`.
     const ORDERED: bool;
     /// A vector of unfinished sums.
     type Sum<S: Simd>: Copy;
 
-    /// Parts in which a word of weights is multiplied: one where there is a dot product, else two.
+    /// The number of parts in which a word of weights is multiplied: one where there is a dot product, else two.
     fn parts<S: Simd>() -> usize;
 
-    /// Where part `part` of word `word` lies in a run of activations: as far from part to part, and from word to word,
-    /// everywhere.
+    /// Where part `part` of word `word` lies in a run of activations. The distance from part to part is the same
+    /// everywhere, and so is that from word to word.
     fn place<S: Simd>(word: usize, part: usize) -> usize;
 
-    /// A part of a word of weights, as [`Words::dot`] wants it.
+    /// A part of a word of weights, as [`Words::dot`] takes it.
     fn part<S: Simd>(s: S, words: S::I32, part: usize) -> S::I32;
 
     /// `a + b`.
     fn add<S: Simd>(s: S, a: Self::Sum<S>, b: Self::Sum<S>) -> Self::Sum<S>;
 
-    /// `sum` plus a part of the products.
+    /// `sum` plus the products of one part.
     fn dot<S: Simd>(s: S, x: S::I32, weight: S::I32, sum: Self::Sum<S>) -> Self::Sum<S>;
 
-    /// Where sums begin, given what is kept for the row and for these columns.
+    /// The initial sums, given what is kept for the row and for these columns.
     fn start<S: Simd>(s: S, row: [f32; 2], columns: [S::F32; 2]) -> Self::Sum<S>;
 
-    /// Where sums go on that were stored, of words whose sums are f32.
+    /// Sums that go on from stored ones, for words whose sums are f32.
     fn resume<S: Simd>(s: S, stored: S::F32) -> Self::Sum<S>;
 
-    /// The products of some columns and the bias, given their sums and what is kept for the row and for these columns.
+    /// The products of some columns plus the bias, given their sums and what is kept for the row and for these columns.
     fn value<S: Simd>(s: S, sum: Self::Sum<S>, row: [f32; 2], columns: [S::F32; 2], bias: S::F32) -> S::F32;
 }
 
-/// Rows of the tile that suits best: as many as tile registers take; words in two parts stay in two more registers until
-/// their second part is done.
+/// Rows of the tile that suits best: as many as tile registers take, or as vector registers hold. Words in two parts
+/// occupy two more registers until their second part is done.
 pub(super) fn most_rows<S: Simd, N: Words>() -> usize {
     if is_tiled::<S, N>() {
         return TILES_SIDE;
@@ -87,8 +87,8 @@ pub(super) fn most_rows<S: Simd, N: Words>() -> usize {
     if N::parts::<S>() == 1 { held_rows::<S>() } else { (held_rows::<S>() - 1).max(2) }
 }
 
-/// Whether tiles may be rows that are not packed. With fewer registers than that their addresses take some that hold sums:
-/// the portable path on x86-64 would be a tenth slower.
+/// Whether tiles may be rows that are not packed. With fewer than 16 registers, the addresses of the rows take some of
+/// those that hold sums: the portable path on x86-64 would be a tenth slower.
 pub(super) const fn rows_are_tiles<S: Simd, N: Words>() -> bool {
     N::ROWS_ARE_TILES && S::REGISTERS >= 16
 }
@@ -110,19 +110,19 @@ fn packed_strides<S: Simd, N: Words>(rows: usize) -> [usize; 2] {
     [row, rows * row]
 }
 
-/// [`super::Format::panel_words`]; so many that no memory holds them where they cannot be counted.
+/// [`super::Format::panel_words`]; if they cannot be counted, more than any memory holds.
 pub(super) fn panel_words<S: Simd, N: Words>(k: usize) -> usize {
     panel_width::<S>().saturating_mul(words::<N>(k).saturating_add(N::PARAMETERS))
 }
 
-/// Rows of a tile that are read through one pointer: the second and the third are one and two strides behind the first,
-/// which an address can say on x86-64. Fourteen rows so take five registers, whatever the stride is.
+/// Rows of a tile that are read through one pointer. The second and the third are one and two strides behind the first,
+/// which an x86-64 address can express, so fourteen rows take five registers, whatever the stride is.
 const POINTER_ROWS: usize = 3;
 
 /// A pointer for each [`POINTER_ROWS`] rows of the highest tile.
 type RowPointers = [*const i32; MOST_HELD_ROWS.div_ceil(POINTER_ROWS)];
 
-/// Moves all of them by as many words.
+/// Moves all pointers by `words` words.
 #[inline(always)]
 fn advance(pointers: &mut RowPointers, words: usize) {
     for pointer in pointers {
@@ -130,18 +130,18 @@ fn advance(pointers: &mut RowPointers, words: usize) {
     }
 }
 
-/// Words of `k` that pass before the pointers advance. On an Intel server (family 6, model 167) their additions take ports
-/// that multiply-adds need: products of f32 of 128 and 500 rows are 6 to 10 % faster than with one word. In a loop of
-/// assembler eight were no faster than four.
+/// Words of `k` that pass before the pointers advance. On an Intel server (family 6, model 167), advancing takes ports
+/// that multiply-adds need: f32 products of 128 and 500 rows are 6 to 10 % faster than with one word. In an assembler
+/// loop, eight were no faster than four.
 const UNROLLED: usize = 4;
-/// The same where fewer than [`UNROLLED`] are left of a run, or where words have several parts.
+/// The same where fewer than [`UNROLLED`] words are left of a run, or where words have several parts.
 const ONE: usize = 1;
 
 /// Values of the longest run: sixteen words of four.
 const MOST_RUN: usize = 4 * RUN;
 
-/// Turns columns of `k` values into lines of panel width, run by run: `pack` is given the lines of a run and how many
-/// words they make, and writes these words, `[words][panel width]`.
+/// Turns columns of `k` values into lines of panel width, run by run. `pack` is given the lines of a run and the words
+/// that they make, `[words][panel width]`, and writes these.
 #[inline(always)]
 pub(super) fn pack_columns<S: Simd, N: Words>(
     s: S,
@@ -189,15 +189,15 @@ pub(super) fn transpose<S: Simd>(
 
 /// Multiplies tiles by a panel, over one block of `k`, and stores to `results`, tile by tile:
 ///
-/// * The result is `Σₖ tile[row][k] · panel[k][column] + bias[column] + residual[row][column]`, added in this
-///   order. The sum is one chain over ascending `k` from zero, or exact for bytes. Columns that `bias` lacks add 0.
-/// * Unless `block` is the first, sums go on from those that are there.
-/// * Unless `block` is the last, sums alone are stored; bias and residual are not read.
-/// * Of [`Int8`](super::int8::Int8), `block` has to be first and last; this is not checked.
+/// * The result is `Σₖ tile[row][k] · panel[k][column] + bias[column] + residual[row][column]`, added in this order.
+///   The sum is one chain over ascending `k` from zero, or exact for bytes. Columns that `bias` lacks add 0.
+/// * Unless `block` is the first, sums resume from those that are stored there.
+/// * Unless `block` is the last, only sums are stored; bias and residual are not read.
+/// * For [`Int8`](super::int8::Int8), `block` has to be both first and last; this is not checked.
 ///
 /// # Panics
 /// When the place, or its residual, does not hold the tiles' rows; when a tile has more rows than registers hold; when
-/// [`is_tiled`] and rows are not packed.
+/// [`is_tiled`] holds and rows are not packed.
 ///
 /// # Safety
 /// Nothing else uses the values of these rows and columns meanwhile.
@@ -244,27 +244,27 @@ pub(crate) unsafe fn multiply<S: Simd, N: Words>(
     });
 }
 
-/// What [`multiply`] multiplies, and where the products go.
+/// The operands of [`multiply`], and where the products go.
 ///
-/// That is a pointer and a stride, not a [`Place`](super::tile::Place): of a larger field the compiler makes a copy, in
-/// vectors, and a vector that was written in parts a moment ago is not there before everything stored before it is. With
-/// results that miss the cache that was a tenth of the time of int8.
+/// The place is a pointer and a stride, not a [`Place`](super::tile::Place): the compiler copies a larger field, in
+/// vectors, and a vector that was written in parts a moment ago is not there before everything stored before it is.
+/// With results that miss the cache that was a tenth of the time of int8.
 pub(super) struct Operands<'a> {
     pub(super) tiles: &'a TileRun<'a>,
-    /// From one row of a tile to the next within a run, and from one run to the next.
+    /// Words from one row of a tile to the next within a run, and from one run to the next.
     strides: [usize; 2],
     pub(super) panel: Panel<'a>,
     pub(super) words: usize,
-    /// Whether sums go on from what `to` holds.
+    /// Whether sums resume from what `to` holds.
     pub(super) resumed: bool,
     pub(super) bias: Option<&'a [f32]>,
-    /// Null, or valid for reading what `to` is valid for.
+    /// Null, or valid for reading wherever `to` is valid for writing.
     pub(super) residual: *const f32,
     /// Valid for writing rows of panel width, `stride` values apart, of tiles that are `step` values apart.
     pub(super) to: *mut f32,
     pub(super) stride: usize,
     pub(super) step: usize,
-    /// Called with the number of a tile when its results are there.
+    /// Called with the number of each tile whose results are there.
     finished: Option<&'a dyn Fn(usize)>,
 }
 
@@ -275,8 +275,8 @@ impl Operands<'_> {
         self.panel.ahead.start(self.tiles.count)
     }
 
-    /// Says that tile `number` is done, of which the format keeps so many words for each column; gives what is prefetched
-    /// with the next one.
+    /// Reports that tile `number` is done, and gives what is prefetched with the next one. The format keeps `kept`
+    /// words for each column.
     #[inline(always)]
     pub(super) fn done(&self, number: usize, kept: usize, ahead: AheadOfTile) -> AheadOfTile {
         if let Some(finished) = self.finished {
@@ -298,8 +298,8 @@ impl Operands<'_> {
     }
 }
 
-/// [`multiply`] for tiles of `ROWS` rows, a function of its own: inlined wherever products are finished, it would be most of
-/// this crate's code.
+/// [`multiply`] for tiles of `ROWS` rows, as a function of its own: inlined wherever products are finished, it would be
+/// most of this crate's code.
 struct Product<'a, N, const ROWS: usize> {
     of: &'a Operands<'a>,
     format: PhantomData<N>,
@@ -312,13 +312,13 @@ impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
     fn run<S: Simd>(self, s: S) {
         let Operands { tiles, words, .. } = *self.of;
         let [row_stride, run_stride] = self.strides::<S>();
-        // the words of the last row in the last run are the last ones; what follows them is kept per row
+        // the last word of the last row in the last run is the last of all; what the format keeps per row follows it
         let runs_before = words.saturating_sub(1) / RUN * run_stride;
         let last = N::place::<S>(words.saturating_sub(1) % RUN, N::parts::<S>() - 1);
         let of_tile = runs_before + (ROWS - 1) * row_stride + last;
         assert!(words == 0 || tiles.values.len() > (tiles.count - 1) * tiles.step + of_tile);
-        // The loop is part of the kernel. What is done for each tile while the multiply-adds stand still was 1.5 % of the
-        // time of MiniLM's layers on a Zen 4 server when each was a call.
+        // The loop is part of the kernel. When each tile was a call, what a call does while the multiply-adds stand
+        // still was 1.5 % of the time of MiniLM's layers on a Zen 4 server.
         let mut ahead = self.of.ahead();
         for number in 0..tiles.count {
             // SAFETY: the assertion found the words of all tiles.
@@ -329,7 +329,7 @@ impl<N: Words, const ROWS: usize> Kernel for Product<'_, N, ROWS> {
 }
 
 impl<N: Words, const ROWS: usize> Product<'_, N, ROWS> {
-    /// From one row of a tile to the next within a run, and from one run to the next.
+    /// Words from one row of a tile to the next within a run, and from one run to the next.
     #[inline(always)]
     fn strides<S: Simd>(&self) -> [usize; 2] {
         match rows_are_tiles::<S, N>() {
@@ -342,7 +342,7 @@ impl<N: Words, const ROWS: usize> Product<'_, N, ROWS> {
     /// Multiplies tile `number`.
     ///
     /// # Safety
-    /// Its words are there, but for those that are kept for its rows.
+    /// The tile's words are there; only those kept for its rows need not be.
     #[inline(always)]
     unsafe fn multiply<S: Simd>(&self, s: S, number: usize, ahead: &mut AheadOfTile) {
         let Operands { panel: Panel { words: panel, ahead: of_all }, words, stride, .. } = *self.of;
@@ -374,15 +374,15 @@ impl<N: Words, const ROWS: usize> Product<'_, N, ROWS> {
         for (number, values) in of_run.iter_mut().enumerate() {
             *values = values.wrapping_add(number * POINTER_ROWS * row_stride);
         }
-        // Integers may be added in any order, and the compiler does so: it adds the parts of a word to each other first, for
-        // which the registers do not suffice. With each part in a pass of its own it has nothing to choose.
+        // Integers may be added in any order, and the compiler does so: it adds the parts of a word to each other
+        // first, which takes more registers than there are. With a pass for each part it has no choice.
         let passes = if N::ORDERED { 1 } else { N::parts::<S>() };
         let parts_of_pass = N::parts::<S>() / passes;
         while left > 0 {
             let run = left.min(RUN);
             ahead.ask_for_met(s);
             if rows_are_tiles::<S, N>() && of_all.next_rows {
-                // without a loop and a counter, which cost 2 % where nothing is prefetched
+                // no loop and no counter, which cost 2 % where nothing is prefetched
                 unrolled!(ROWS, row => {
                     let row_ahead = (ROWS + row % POINTER_ROWS) * row_stride;
                     s.prefetch(of_run[row / POINTER_ROWS].wrapping_add(row_ahead).cast());
@@ -402,7 +402,7 @@ impl<N: Words, const ROWS: usize> Product<'_, N, ROWS> {
                                 ahead.ask(s);
                             }
                             let line = lines.wrapping_add(word * width);
-                            // SAFETY: `line` is one of as many lines, of `width` words each, as there are words.
+                            // SAFETY: there is one line of `width` words for each word, and `line` is one of them.
                             let (low, high) = unsafe { (s.load_i32_ptr(line), s.load_i32_ptr(line.add(S::LANES))) };
                             for part in pass * parts_of_pass..(pass + 1) * parts_of_pass {
                                 let (low, high) = (N::part(s, low, part), N::part(s, high, part));
@@ -442,7 +442,7 @@ impl<N: Words, const ROWS: usize> Product<'_, N, ROWS> {
     }
 }
 
-/// What is kept for each column of a panel and for each row of a tile, if anything is.
+/// What the format keeps for each column of a panel and for each row of a tile, if anything.
 #[derive(Clone, Copy)]
 pub(super) struct Kept<'a> {
     pub(super) columns: &'a [f32],
@@ -450,13 +450,13 @@ pub(super) struct Kept<'a> {
 }
 
 impl Kept<'_> {
-    /// For a row.
+    /// What is kept for a row.
     #[inline(always)]
     pub(super) fn row<N: Words>(&self, row: usize) -> [f32; 2] {
         if N::PARAMETERS == 0 { [0.0; 2] } else { [self.rows[2 * row], self.rows[2 * row + 1]] }
     }
 
-    /// For half of the columns.
+    /// What is kept for half of the columns.
     #[inline(always)]
     pub(super) fn columns<S: Simd, N: Words>(&self, s: S, half: usize) -> [S::F32; 2] {
         if N::PARAMETERS == 0 {
@@ -468,7 +468,7 @@ impl Kept<'_> {
     }
 }
 
-/// What sums meet on their way to memory.
+/// What is applied to sums on their way to memory.
 struct End<'a> {
     kept: Kept<'a>,
     bias: Option<&'a [f32]>,
@@ -493,8 +493,8 @@ impl End<'_> {
         // adding -0.0 changes nothing
         let bias = self.bias.map_or(s.splat(-0.0), |bias| lanes::read(s, bias.get(at..).unwrap_or(&[]), 0.0));
         let columns = self.kept.columns::<S, N>(s, HALF);
-        // Row by row without a loop: in one that is not unrolled sums are chosen by number, and live in memory from the
-        // first multiply-add on.
+        // Row by row without a loop: in a loop that is not unrolled, sums are chosen by number, and live in memory from
+        // the first multiply-add on.
         macro_rules! store {
             (|$product:ident, $at:ident| $result:expr) => {
                 unrolled!(ROWS, row => {

@@ -59,7 +59,7 @@ struct HeadGroup<'a> {
     b: &'a [f32],
     b_at: HeadStrides,
     rhs: Rhs,
-    /// No two heads have a value in common.
+    /// No two heads share a value.
     out: SharedMut<'a, f32>,
     out_at: HeadStrides,
     /// Scratch for the packed `b` and for one packed tile of `a`.
@@ -120,8 +120,8 @@ impl HeadGroup<'_> {
         }
     }
 
-    /// Packs `b` as the tile kernel reads it: `[panel][k][width]`. Columns past the last hold what the scratch held;
-    /// their products are not stored.
+    /// Packs `b` as the tile kernel reads it: `[panel][k][width]`. Columns past the last one keep what the scratch
+    /// held; their products are not stored.
     fn pack_panels(&mut self, width: usize) {
         let MatMulShape { n, k, .. } = self.shape;
         for first in (0..n).step_by(width) {

@@ -1,4 +1,4 @@
-//! The batched products on a GPU: as many at once as one stride leads through.
+//! The batched products on a GPU: as many in one call as a single stride can reach.
 
 use super::{BatchedMatMul, HeadStrides, MatMulShape, Rhs};
 use crate::{
@@ -42,15 +42,15 @@ impl<F: Float> BatchedMatMul for Cuda<F> {
                 add: None,
                 tf32: self.tf32(),
             };
-            // SAFETY: `check` proved that all values lie inside, and that those of the result are apart; `out` is
-            // borrowed alone.
+            // SAFETY: `check` proved that all values lie inside, and that no two values of the result share an element;
+            // `out` is borrowed exclusively.
             unsafe { queue.product(&product) }?;
         }
         Ok(())
     }
 }
 
-/// Products that one call does: for `a`, `b` and the result the first value, and the way from one matrix to the next.
+/// The products of one call: for `a`, `b` and the result, the first value and the distance from one matrix to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     batch: usize,
@@ -58,8 +58,8 @@ struct Run {
     batch_strides: [usize; 3],
 }
 
-/// All products of `shape`, in few runs: one in all if nothing lies between the sequences, one for each sequence, or one
-/// for each head of `b` that several of `a` share.
+/// All products of `shape`, in few runs: a single one if nothing lies between the sequences, one for each sequence, or
+/// one for each head of `b` that several of `a` share.
 fn runs(shape: MatMulShape, at: [HeadStrides; 3]) -> impl Iterator<Item = Run> {
     let MatMulShape { batch_size, num_heads, num_kv_heads, m, n, .. } = shape;
     let batch_size = if num_heads * m * n == 0 { 0 } else { batch_size };

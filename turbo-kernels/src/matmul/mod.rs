@@ -38,10 +38,11 @@ pub struct MatMulShape {
 }
 
 impl MatMulShape {
-    /// Whether `a`, `b` and the result lie inside buffers of these lengths, and the values of the result apart.
+    /// Whether `a`, `b` and the result lie inside buffers of these lengths, and no two values of the result share an
+    /// element.
     ///
     /// # Errors
-    /// As of [`BatchedMatMul::batched_matmul`].
+    /// As for [`BatchedMatMul::batched_matmul`].
     fn check(self, at: [HeadStrides; 3], rhs: Rhs, lens: [usize; 3]) -> Result<(), KernelError> {
         const KERNEL: &str = "batched_matmul";
         let MatMulShape { batch_size, num_heads, num_kv_heads, m, n, k } = self;

@@ -48,8 +48,9 @@ impl HeadStrides {
         }
     }
 
-    /// Whether a tensor of `sizes` has an element of its own for each value, so that threads may write it together:
-    /// from the narrowest axis to the widest, a step leaps over everything narrower. For a tensor that lies inside.
+    /// Whether every value of a tensor of `sizes` has an element of its own, so that threads may write it together:
+    /// from the narrowest axis to the widest, a step leaps over everything narrower. The tensor has to lie inside its
+    /// buffer.
     ///
     /// # Errors
     /// [`KernelError::Size`].

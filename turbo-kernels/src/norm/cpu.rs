@@ -98,7 +98,7 @@ impl NormWeights<&[f32]> {
 }
 
 impl<V> NormWeights<V> {
-    /// Rows of `hidden_size` values can be normalised with them.
+    /// Checks that rows of `hidden_size` values can be normalised with these weights.
     pub(crate) fn fits(&self, kernel: &'static str, hidden_size: usize) -> Result<(), KernelError>
     where
         V: Values,

@@ -1,4 +1,4 @@
-//! Norms on a GPU: rows in registers where they begin at multiples of 16 bytes, streamed elsewhere.
+//! Norms on a GPU: rows stay in registers if they begin at multiples of 16 bytes, and are streamed otherwise.
 
 use super::{Norm, NormWeights};
 use crate::{
@@ -103,7 +103,7 @@ impl<F: Float> Cuda<F> {
     /// `out = layer_norm(x)`, reduced by `reduction`, to compare reductions.
     ///
     /// # Errors
-    /// [`KernelError::Length`]; [`KernelError::Size`] for rows longer than such a reduction takes, and for rows to a warp
+    /// [`KernelError::Length`]; [`KernelError::Size`] for rows longer than such a reduction takes, and for batched rows
     /// that do not begin at multiples of 16 bytes.
     pub fn layer_norm_by(
         &self,
@@ -123,7 +123,7 @@ impl<F: Float> Cuda<F> {
         sum.normalize(queue, Some(kernel))
     }
 
-    /// Of checked arguments.
+    /// An RMS norm with checked arguments.
     #[allow(clippy::too_many_arguments)]
     fn rms_norm_of_heads(
         &self,
@@ -155,12 +155,12 @@ impl<F: Float> Cuda<F> {
             rows,
             count(name, "head_dim", head_dim)?,
         );
-        // SAFETY: x was checked to hold `rows` heads at these strides, gain one, and out all of them side by side.
+        // SAFETY: x was checked to hold `rows` heads at these strides, gain one head, and out all heads side by side.
         Ok(unsafe { queue.launch(kernel, shape, args) }?)
     }
 }
 
-/// What a layer norm is of.
+/// The input of a layer norm.
 struct Sum<'a, F: Float> {
     x: CudaView<'a, F>,
     bias: Option<CudaView<'a, F>>,
@@ -174,7 +174,7 @@ struct CheckedSum<'a, F: Float> {
     out: CudaViewMut<'a, F>,
     rows: u32,
     columns: u32,
-    /// Every row begins at a multiple of 16 bytes.
+    /// Whether every row begins at a multiple of 16 bytes.
     is_wide: bool,
 }
 
@@ -213,19 +213,19 @@ impl<F: Float> CheckedSum<'_, F> {
         RowKernel::choose(&LAYER_NORM, self.columns as usize).filter(|_| self.is_wide).copied()
     }
 
-    /// By `in_registers`, which takes such rows, or streamed.
+    /// Normalises with `in_registers`, which takes such rows, or streams the rows.
     fn normalize(self, queue: &mut CudaQueue, in_registers: Option<RowKernel>) -> Result<(), KernelError> {
         let Self { sum: Sum { x, bias, residual }, weights, out, rows, columns, .. } = self;
         let NormWeights { gain, offset, epsilon } = weights;
         let (kernel, shape) =
             kernel_and_shape::<F>(in_registers.as_ref(), named!(F, "layer_norm", "_any"), rows);
         let args = (x, bias, residual, gain, offset, epsilon, out, rows, columns);
-        // SAFETY: x, residual and out hold `rows` rows of `columns` values, bias, gain and offset one.
+        // SAFETY: x, residual and out hold `rows` rows of `columns` values; bias, gain and offset hold one.
         Ok(unsafe { queue.launch(kernel, shape, args) }?)
     }
 }
 
-/// `in_registers`, or else `streaming` with a block to a row.
+/// `in_registers`, or else `streaming` with a block for each row.
 fn kernel_and_shape<F: Float>(
     in_registers: Option<&RowKernel>,
     streaming: &'static str,
@@ -274,7 +274,8 @@ mod tests {
         on_every_emulator!(check_reductions);
     }
 
-    /// Rows of every length class; one row too many for a group. What a row is reduced with does not change its bits.
+    /// Rows of every length class, with one row too many for a group. A row's bits do not depend on the rows that it is
+    /// reduced with.
     fn check_reductions<F: Float>(device: &Cuda<F>) {
         const ROWS: usize = 33;
         let mut queue = device.queue().unwrap();

@@ -1,5 +1,5 @@
-//! Normalisation of rows: layer norm, alone or with the bias and residual that come before it, and RMS norm. Variance
-//! by two passes, in f32 lanes; never the mean square less the squared mean, which cancels.
+//! Normalisation of rows: layer norm, alone or with the bias and residual that come before it, and RMS norm. The
+//! variance takes two passes, in f32 lanes; it is never the mean square less the squared mean, which cancels.
 
 mod cpu;
 #[cfg(any(feature = "cuda", feature = "testing", test))]
@@ -65,7 +65,7 @@ pub trait Norm: Device {
         out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
-    /// [`Norm::rms_norm`] of each head by itself: `x` are `num_heads · head_dim` columns, `gain` is `[head_dim]` and
+    /// [`Norm::rms_norm`] of each head by itself: `x` has `num_heads · head_dim` columns, `gain` is `[head_dim]` and
     /// the same for every head, `out` is `[rows, num_heads · head_dim]`.
     ///
     /// # Errors

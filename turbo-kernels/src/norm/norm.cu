@@ -1,8 +1,8 @@
 // Layer norm, with the bias and residual that come before it, and RMS norm.
 //
-// A row's values are read once, stay in registers through both passes, and are written once: bytes per value are those
-// of x, of the residual if there is one, and of the output; bias, gain and offset come from the L2 cache. All loads of a
-// thread are issued before the first reduction waits.
+// A row's values are read once, stay in registers through both passes, and are written once: the bytes per value are
+// those of x, of the residual if there is one, and of the output; bias, gain and offset come from the L2 cache. A
+// thread issues all its loads before it waits for the first reduction.
 //
 //   kernel                | threads that share a row                 | rows of a group
 //   ..._64, _128          | 8 or 16 lanes, up to that many columns   | 2
@@ -11,10 +11,10 @@
 //   ..._any               | a block of 256, which reads it again     | 1
 //   ..._classic           | a block, a thread for each value         | 1
 //
-// All but the last two want rows that begin at multiples of 16 bytes; `cuda.rs` sees to that.
-// No variant up to 1024 columns has a barrier. Several rows are reduced together, so that their shuffles fill each
-// other's latency: Fang et al., PPoPP'21, section 4.1.2; `_classic` is what they measure that against. On an H200 one
-// row to a warp is nearly always as fast, so `_x2` and `_x4` are for comparison.
+// All but the last two require rows that begin at multiples of 16 bytes, which `cuda.rs` ensures. No variant for up to
+// 1024 columns has a barrier. Several rows are reduced together, so that their shuffles fill each other's latency: Fang
+// et al., PPoPP'21, section 4.1.2; the paper compares that with `_classic`. On an H200, one row for each warp is nearly
+// always as fast, so `_x2` and `_x4` are for comparison.
 
 // out = layer_norm(x + bias + residual), added in this order; bias, residual and offset may be null.
 template <int THREADS, int PER, int ROWS, class T>
@@ -25,12 +25,13 @@ __device__ __forceinline__ void layer_norm(const T* __restrict__ x, const T* __r
   const int own = owned<THREADS, W>(columns, thread_of_row<THREADS>());
   Pack<T, W> of_x[ROWS][PER / W], of_residual[ROWS][PER / W], of_bias[1][PER / W];
   load_packs<THREADS>(x, columns, own, rows, of_x);
-  // what is not there is read from where it costs nothing: these are in cache or will be
+  // absent operands are read from where it costs nothing: these are in cache or will be
   load_packs<THREADS>(residual ? residual : x, columns, own, rows, of_residual);
   load_packs<THREADS>(bias ? bias : gain, 0, own, rows, of_bias);
   const RowWeights<T, PER / W> weights = load_weights<THREADS, PER / W>(gain, offset, own);
-  // branches, the same for all: a choice for each value would take as long as adding it. x is unpacked last: compilers
-  // move what both branches begin with before them, where it would wait for x, and bias be loaded only then.
+  // branches, the same for all threads: a choice for each value would take as long as adding it. x is unpacked last:
+  // compilers move the common beginning of both branches before them, where it would wait for x, and bias would be
+  // loaded only after that.
   float v[ROWS][PER];
 #pragma unroll
   for (int y = 0; y < ROWS; ++y) {
@@ -66,7 +67,7 @@ struct RowSum {
   }
 };
 
-// The sum that row `row` of the output is made of.
+// The sum from which row `row` of the output is made.
 template <class T>
 __device__ __forceinline__ RowSum<T> row_sum(
     const T* x, const T* bias, const T* residual, unsigned row, unsigned columns) {
@@ -84,7 +85,8 @@ __device__ __forceinline__ void layer_norm_any(const T* __restrict__ x, const T*
       (normalize_streamed<W, 256>(row, gain, offset, epsilon, to, columns)));
 }
 
-// As it is usually written: a row per block of at least as many threads as columns, a reduction after the other.
+// Layer norm as it is usually written: a block of at least as many threads as columns for each row, one reduction after
+// another.
 template <class T>
 __device__ __forceinline__ void layer_norm_classic(const T* __restrict__ x, const T* __restrict__ bias,
     const T* __restrict__ residual, const T* __restrict__ gain, const T* __restrict__ offset, float epsilon,
@@ -104,7 +106,7 @@ __device__ __forceinline__ void layer_norm_classic(const T* __restrict__ x, cons
   }
 }
 
-// Where row `row` begins, if `heads` rows of `columns` values lie side by side every `stride` values.
+// The start of row `row`, where `heads` rows of `columns` values lie side by side every `stride` values.
 __device__ __forceinline__ u64 start_of_row(unsigned row, unsigned heads, unsigned stride, unsigned columns) {
   return static_cast<u64>(row / heads) * stride + static_cast<u64>(row % heads) * columns;
 }

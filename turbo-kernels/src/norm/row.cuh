@@ -1,6 +1,6 @@
 // Normalisation of rows in registers, for the kernels here and for embeddings: the twin of `row.rs`.
 
-// What differences to the mean, as it was rounded, are normalised by.
+// Normalises differences to the rounded mean.
 struct Moments {
   float left;     // their mean: what the rounding left out
   float inverse;  // 1 / √(variance + ε)
@@ -8,15 +8,15 @@ struct Moments {
   __device__ __forceinline__ float normalize(float difference) const { return (difference - left) * inverse; }
 };
 
-// By the means of the differences and of their squares.
+// The moments, from the means of the differences and of their squares.
 __device__ __forceinline__ Moments moments_of(float left, float square, float epsilon) {
   // E[d²] − E[d]², where E[d] is a rounding: nothing cancels unless everything does
   const float variance = square - left * left;
-  // not fmaxf, which forgets NaN
+  // not fmaxf, which ignores NaN
   return Moments{left, 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + epsilon)};
 }
 
-// v[i] <- 0 from `own` on. One test for all, as most threads have as many values as they can hold.
+// v[i] <- 0 from `own` on. One test covers all, since most threads have as many values as they can hold.
 template <int PER>
 __device__ __forceinline__ void clear_others(float (&v)[PER], int own) {
   if (own < PER) {
@@ -25,8 +25,8 @@ __device__ __forceinline__ void clear_others(float (&v)[PER], int own) {
   }
 }
 
-// v <- differences to the mean of rows of `columns` values, of which a thread holds the first `own` of v[x]; all others
-// there are 0, and stay so.
+// v <- differences to the means of rows of `columns` values, of which a thread holds the first `own` of v[x]; the
+// others in v[x] are 0 and stay 0.
 //
 // Two passes over registers, corrected (Chan, Golub and LeVeque, The American Statistician 37, 1983): the mean of the
 // first is rounded to f32, and what the rounding left out is the mean of the differences of the second. Both sums of all
@@ -62,9 +62,9 @@ __device__ __forceinline__ void find_moments(
   }
 }
 
-// What lies at `from` for this thread's values of each row; rows are `stride` values apart, 0 for the same everywhere.
-// Values that do not exist read others that do: a load behind a branch would be waited for before the next is issued, and
-// so would a conversion, which is why there is none here.
+// Loads the packs at `from` for this thread's values of each row; rows are `stride` values apart, 0 for the same
+// everywhere. Values that do not exist read others that do: a load behind a branch would be waited for before the next
+// is issued, and so would a conversion, so there is none here.
 template <int THREADS, int ROWS, int PACKS, int W, class T>
 __device__ __forceinline__ void load_packs(
     const T* __restrict__ from, u64 stride, int own, unsigned rows, Pack<T, W> (&packs)[ROWS][PACKS]) {
@@ -106,7 +106,7 @@ struct RowWeights {
   bool has_offset;
 };
 
-// To be called before anything waits; `offset` may be null.
+// Called before anything waits; `offset` may be null.
 template <int THREADS, int PACKS, class T>
 __device__ __forceinline__ RowWeights<T, PACKS> load_weights(
     const T* __restrict__ gain, const T* __restrict__ offset, int own) {
@@ -141,7 +141,7 @@ __device__ __forceinline__ void store_normalized(const float (&v)[ROWS][PER], in
   }
 }
 
-// out = normalised row · gain + offset for a row of any length, of which a block of THREADS holds nothing in registers:
+// out = normalised row · gain + offset for a row of any length; a block of THREADS keeps none of it in registers.
 // `row.load<W>(column, v)` gives W values of it, three times. `offset` may be null.
 template <int W, int THREADS, class Row, class T>
 __device__ __forceinline__ void normalize_streamed(const Row& row, const T* __restrict__ gain,

@@ -1,8 +1,8 @@
 //! Norms of rows that lie in cache, for the kernels here and for embeddings.
 //!
-//! A row goes through passes each of which ends with a number that the next one waits for: additions across the lanes of
-//! a vector, a root, a quotient. So a few rows go through each pass together, and one computes while another waits. What
-//! comes of a row does not depend on its neighbours.
+//! A row goes through several passes, each of which ends with a number that the next one waits for: additions across
+//! the lanes of a vector, a root, a quotient. So a few rows go through each pass together, and one computes while
+//! another waits. The result for a row does not depend on its neighbours.
 
 use super::NormWeights;
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 /// Rows that take each pass together.
 const TOGETHER: usize = 4;
 
-/// Normalises rows in place; gain and offset have the length of one.
+/// Normalises rows in place; gain and offset are as long as a row.
 pub(crate) struct NormRows<'a> {
     pub(crate) rows: &'a mut [f32],
     pub(crate) weights: NormWeights<&'a [f32]>,
@@ -30,8 +30,8 @@ impl Kernel for NormRows<'_> {
 
 /// `row = (row − mean) / √(variance + ε) · gain + offset` for each row.
 ///
-/// Two passes, corrected (Chan, Golub and LeVeque, The American Statistician 37, 1983): the mean of the first is
-/// rounded to f32, and what the rounding left out is the mean of the differences of the second. Values of 1e4 ± 1 come
+/// Two passes, corrected (Chan, Golub and LeVeque, The American Statistician 37, 1983): the mean of the first pass is
+/// rounded to f32, and the mean of the differences of the second is what that rounding left out. Values of 1e4 ± 1 come
 /// out as precise as those of 0 ± 1, and a row without spread comes out as `offset` up to that rounding.
 #[inline(always)]
 pub(crate) fn normalize<S: Simd>(s: S, rows: &mut [f32], weights: NormWeights<&[f32]>) {
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use crate::simd::supported;
 
-    /// Both squares that the variance is the difference of overflow.
+    /// The variance is the difference of two squares, and both overflow.
     #[test]
     fn a_row_too_large_to_be_normalised_is_nan() {
         let weights = NormWeights { gain: &[1.0; 40][..], offset: Some(&[0.0; 40][..]), epsilon: 1e-12 };
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    /// An offset that f32 adds to small values without rounding them leaves the answer as precise as it was.
+    /// An offset that f32 adds to small values without rounding them leaves the result as precise as before.
     #[test]
     fn a_mean_far_from_zero_costs_nothing() {
         let small: Vec<f32> = (0..300).map(|i| ((i * 7919) % 256) as f32 / 128.0 - 1.0).collect();

@@ -66,17 +66,19 @@ impl Pool for Cpu {
     }
 }
 
-/// Rows that are added to each other before they are added to the others. One behind the other, thousands of alike rows
-/// would each be rounded to a sum far greater than they are, and always to the same side.
+/// Rows that are added to each other before they are added to the others. Added one after another, thousands of alike
+/// rows would each be rounded to a sum far greater than they are, and always to the same side.
 const BLOCK: usize = 64;
 
-/// The sum of at least one row of `out.len()` values, a block of [`BLOCK`] behind the other, each in ascending order;
-/// `add(sum, x, row)` adds what a row has in some columns. Rows count from the start of their sequence, so a sum's bits
-/// do not depend on the batch.
+/// The sum of at least one row of `out.len()` values, one block of [`BLOCK`] rows after another, each in ascending
+/// order.
+///
+/// `add(sum, x, row)` adds the values of a row in some columns. Rows count from the start of their sequence, so a sum's
+/// bits do not depend on the batch.
 #[inline(always)]
 fn sum_blocks<S: Simd>(s: S, rows: &[f32], out: &mut [f32], add: impl Fn(S::F32, S::F32, usize) -> S::F32) {
     let hidden_size = out.len();
-    // nothing but it leaves every zero its sign
+    // only a start of −0 leaves every zero its sign
     out.fill(-0.0);
     for (block, rows) in rows.chunks(BLOCK * hidden_size).enumerate() {
         for (part, sum) in out.chunks_mut(S::LANES).enumerate() {
@@ -120,7 +122,7 @@ impl Kernel for WeightedRows<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let count = (self.rows.len() / self.out.len()) as f64;
-        // f32 does not count as far as the sum of some thousand weights
+        // f32 cannot count as far as the sum of some thousand weights
         let total = count * (count + 1.0) / 2.0;
         let weight = |i: usize| s.splat(((i + 1) as f64 / total) as f32);
         sum_blocks(s, self.rows, self.out, |sum, x, i| s.mul_add(weight(i), x, sum));
@@ -171,7 +173,7 @@ mod tests {
     use super::*;
     use crate::simd::supported;
 
-    /// As a word that is repeated makes them; widths that fill no vector, and counts around a block's.
+    /// Rows like those of a repeated word, in widths that fill no vector and counts around that of a block.
     #[test]
     fn thousands_of_alike_rows_have_their_mean() {
         for (count, hidden_size) in [(1, 5), (BLOCK - 1, 16), (BLOCK + 1, 33), (8192, 19), (32768, 3)] {

@@ -1,4 +1,4 @@
-//! Pooling on a GPU: a block to each line of columns of each sequence.
+//! Pooling on a GPU: a block for each line of columns of each sequence.
 
 use super::{Pool, Pooling};
 use crate::{
@@ -17,7 +17,7 @@ pub(crate) static FAMILY: Family = family!("pool", "../sequences.cuh", "pool.cu"
 const THREADS: u32 = 256;
 const GROUP: u32 = 8;
 
-/// Norms below this divide as if they were this.
+/// Norms below this count as this when they divide.
 const LEAST_NORM: f32 = 1e-12;
 
 impl<F: Float> Pool for Cuda<F> {
@@ -58,13 +58,14 @@ impl<F: Float> Pool for Cuda<F> {
     }
 }
 
-/// Pools rows of `columns` values into rows that are `out_stride` values apart, of which it writes the first `columns`.
+/// Pools rows of `columns` values into rows that are `out_stride` values apart, and writes the first `columns` values
+/// of each.
 ///
 /// # Errors
-/// [`KernelError::Size`] for more than kernels count, or a device failure.
+/// [`KernelError::Size`] for more than kernels can count, or a device failure.
 ///
 /// # Safety
-/// x holds `rows` rows, and out a row for each sequence, of which the last may end behind its `columns`.
+/// x holds `rows` rows, and out a row for each sequence; the last may end after its first `columns` values.
 #[allow(clippy::too_many_arguments)]
 pub(crate) unsafe fn launch<F: Float>(
     queue: &mut CudaQueue,
@@ -89,7 +90,7 @@ pub(crate) unsafe fn launch<F: Float>(
     let grid = count(NAME, "blocks", tiles.saturating_mul(sequences.batch_size as usize))?;
     let SequencesOnDevice { lengths, batch_size, padded_len } = sequences;
     let args = (pooling as u32, lengths, batch_size, padded_len, rows, x, out, out_stride, columns);
-    // SAFETY: the caller's promise; the kernel names only rows that there are.
+    // SAFETY: the caller's promise; the kernel uses only rows that exist.
     Ok(unsafe { queue.launch(Kernel { module: FAMILY.of::<F>(), name }, blocks(grid, THREADS), args) }?)
 }
 

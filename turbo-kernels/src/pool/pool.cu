@@ -1,9 +1,9 @@
 // From one row per token to one row per sequence, and rows of unit length.
 //
 // A block has 16 · GROUP bytes of columns of one sequence, a whole line of memory, and goes through its tokens: GROUP
-// lanes to a row, TOKENS rows at a time, each thread UNROLL of them at once. So a sequence's rows are read by as many
-// blocks as it has lines, and a short batch still fills the machine. The threads' partial results meet in shared memory.
-// Bytes per value of x: itself, once. Which threads add which rows depends on the sequence's length alone.
+// lanes for each row, TOKENS rows at a time, each thread UNROLL of them at once. So as many blocks read a sequence's
+// rows as a row has lines, and a short batch still fills the machine. The threads' partial results meet in shared
+// memory. Bytes per value of x: itself, once. Which threads add which rows depends only on the sequence's length.
 
 constexpr int THREADS = 256;
 constexpr int GROUP = 8;
@@ -13,7 +13,7 @@ constexpr int UNROLL = 4;
 // As the enum `Pooling` numbers them.
 enum Pooling : unsigned { CLS, MEAN, LAST_TOKEN, MAX, MEAN_SQRT_LEN, WEIGHTED_MEAN };
 
-// What one row adds to a sequence's result.
+// Adds one row's value to a sequence's result.
 __device__ __forceinline__ float join(Pooling pooling, float so_far, float value) {
   return pooling == MAX ? greater_or_nan(value, so_far) : so_far + value;
 }
@@ -36,7 +36,7 @@ __device__ __forceinline__ void pool(Pooling pooling, const Sequences& sequences
   float sum[W];
 #pragma unroll
   for (int j = 0; j < W; ++j) sum[j] = pooling == MAX ? -infinity() : 0.0f;
-  // what is not there reads the first row of the block's columns, or of all
+  // absent rows read the first row of the block's columns, and absent columns the first column
   const T* from = x + static_cast<u64>(tokens.first) * columns + (inside ? column : 0);
   for (unsigned token = slot; token < tokens.count; token += TOKENS * UNROLL) {
     Pack<T, W> packs[UNROLL];
@@ -56,7 +56,7 @@ __device__ __forceinline__ void pool(Pooling pooling, const Sequences& sequences
     }
   }
 
-  // lanes of one column are GROUP apart, in a warp and across warps
+  // the lanes of one column are GROUP apart, in a warp and across warps
 #pragma unroll
   for (int step = GROUP; step < 32; step *= 2) {
 #pragma unroll
@@ -82,7 +82,7 @@ __device__ __forceinline__ void pool(Pooling pooling, const Sequences& sequences
   store<W>(out + static_cast<u64>(sequence) * out_stride + column, sum);
 }
 
-// out[b] = x[b] / max(norm of x[b], least), a warp to a row.
+// out[b] = x[b] / max(norm of x[b], least), a warp for each row.
 template <class T>
 __device__ __forceinline__ void l2_normalize(
     const T* __restrict__ x, float least, T* __restrict__ out, unsigned rows, unsigned columns) {
@@ -106,7 +106,7 @@ __device__ __forceinline__ void l2_normalize(
   });
 }
 
-// `_any` goes value by value, where an address or the row length is no multiple of 16 bytes.
+// `_any` goes value by value, where an address or the row length is not a multiple of 16 bytes.
 #define INSTANCES(T, DTYPE)                                                                                        \
   extern "C" __global__ void __launch_bounds__(THREADS)                                                            \
       pool_##DTYPE(unsigned pooling, const unsigned* lengths, unsigned batch_size, unsigned padded_len,            \

@@ -1,4 +1,4 @@
-//! Rotary positions on the CPU. Every lane stands alone.
+//! Rotary positions on the CPU. No lane depends on another.
 
 use super::Rotary;
 use crate::{

@@ -1,4 +1,4 @@
-//! Rotary positions on a GPU: a warp to a row.
+//! Rotary positions on a GPU: a warp for each row.
 
 use super::Rotary;
 use crate::{
@@ -14,7 +14,7 @@ pub(crate) static FAMILY: Family = family!("rotary", "../sequences.cuh", "rotary
 
 const NAME: &str = "rotary";
 
-/// Rows of a sequence behind the last of the table are NaN: its length is known on the device alone.
+/// Rows at positions beyond the end of the table become NaN: sequence lengths are known only on the device.
 impl<F: Float> Rotary for Cuda<F> {
     fn rotary(
         &self,
@@ -52,7 +52,7 @@ impl<F: Float> Rotary for Cuda<F> {
             size(NAME, "head_dim", head_dim)?,
         );
         let kernel = Kernel { module: FAMILY.of::<F>(), name: named!(F, "rotary") };
-        // SAFETY: x and out hold `rows` rows, the table `positions`, and the kernel names only rows that there are.
+        // SAFETY: x and out hold `rows` rows, the table `positions`, and the kernel uses only rows that exist.
         Ok(unsafe { queue.launch(kernel, warp_to_a_row(rows), args) }?)
     }
 }

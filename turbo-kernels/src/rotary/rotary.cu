@@ -1,10 +1,11 @@
-// Rotary positions: the halves of each head turned against each other by the angle of the row's position.
+// Rotary positions: rotates the halves of each head against each other by the angle of the row's position.
 //
-// A warp to a row, in which all heads turn alike: it finds the row's position once, and each lane turns packs of both
-// halves. Bytes per value: itself, read and written; a position's angles are read by all heads and come from the caches.
+// A warp for each row, in which all heads rotate the same way: it finds the row's position once, and each lane rotates
+// packs of both halves. Bytes per value: itself, read and written; all heads read a position's angles, which come from
+// the caches.
 
-// x: [rows, stride], out: [rows, num_heads · head_dim], table: [positions, head_dim], cosines and sines. Padding becomes 0
-// and what the table has no angles for NaN, as lengths are known here alone.
+// x: [rows, stride], out: [rows, num_heads · head_dim], table: [positions, head_dim], cosines and sines. Padding
+// becomes 0, and rows that the table has no angles for become NaN, since lengths are known only here.
 template <class T>
 __device__ __forceinline__ void rotary(const T* __restrict__ x, unsigned stride, const T* __restrict__ table,
     unsigned positions, T* __restrict__ out, const Sequences& sequences, unsigned num_heads,

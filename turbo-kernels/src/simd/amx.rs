@@ -7,11 +7,12 @@
 //!                          + 16 rows  tmm5                tmm2 │ tmm3
 //! ```
 //!
-//! A word is a pair of bf16 or four bytes, as the vectors have it, so weights and rows are packed for both alike.
+//! A word is a pair of bf16 or four bytes, as in vectors, so weights and rows are packed the same way for both.
 //!
-//! The tiles of a thread keep what they hold from one of these functions to the next. Rust does not promise that of
-//! registers; it holds because compiled code uses no tiles, and the operating system saves them as it does all others. A
-//! thread that is through gives them back ([`release`]), or each switch between threads would save eight kilobytes more.
+//! A thread's tiles keep their values between calls of these functions. Rust does not promise that of registers; it
+//! holds because compiled code uses no tiles, and because the operating system saves them like all other registers. A
+//! thread that has finished gives them back ([`release`]); otherwise each switch between threads would save eight
+//! kilobytes more.
 //!
 //! Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18, and volume 2.
 
@@ -20,8 +21,8 @@ use std::{arch::asm, sync::LazyLock};
 /// Rows of a tile, and words of one of its rows.
 pub(super) const REGISTER_SIDE: usize = 16;
 
-/// Whether this processor has tiles that multiply bf16 and bytes, beside [`super::avx512::Avx512`] and its dot products,
-/// and the operating system lets this process use them.
+/// Whether this processor has tiles that multiply bf16 and bytes, as well as [`super::avx512::Avx512`] and its dot
+/// products, and the operating system lets this process use them.
 pub(super) fn is_there() -> bool {
     static THERE: LazyLock<bool> = LazyLock::new(|| {
         let has_vectors = super::avx512::Avx512::detect().is_some()
@@ -37,7 +38,7 @@ pub(super) fn is_there() -> bool {
     *THERE
 }
 
-/// Whether the processor itself has them.
+/// Whether the processor itself has tiles, and the system permits them.
 pub(super) fn is_native() -> bool {
     static NATIVE: LazyLock<bool> = LazyLock::new(|| {
         const BF16: u32 = 1 << 22;
@@ -49,8 +50,8 @@ pub(super) fn is_native() -> bool {
     *NATIVE
 }
 
-/// Requests the tiles from the operating system, for all threads of this process: it makes room for them only where
-/// they are used.
+/// Requests the tiles from the operating system, for all threads of this process. The system makes room for them only
+/// in threads that use them.
 #[cfg(target_os = "linux")]
 fn is_permitted() -> bool {
     const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
@@ -64,16 +65,16 @@ fn is_permitted() -> bool {
     false
 }
 
-/// What two tiles hold.
+/// The type of the values in two tiles.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operands {
     /// Pairs of bf16.
     Bf16,
-    /// Four bytes: without a sign in rows, with one in weights.
+    /// Four bytes: unsigned in rows, signed in weights.
     Bytes,
 }
 
-/// Which tiles there are, and their shapes.
+/// The configuration of the tiles: which exist, and their shapes.
 #[repr(C, align(64))]
 struct Config {
     palette: u8,
@@ -84,7 +85,7 @@ struct Config {
 }
 
 impl Config {
-    /// For `rows` rows.
+    /// The configuration for `rows` rows.
     const fn new(rows: usize) -> Config {
         let upper = if rows < REGISTER_SIDE { rows } else { REGISTER_SIDE } as u8;
         let lower = rows as u8 - upper;
@@ -100,7 +101,8 @@ impl Config {
     }
 }
 
-/// By the number of rows; made here, because what was just written in parts cannot be loaded at once without a wait.
+/// Configurations by the number of rows. They are constants, because a value just written in parts cannot be loaded at
+/// once without a stall.
 static CONFIGS: [Config; 2 * REGISTER_SIDE + 1] = {
     let (mut configs, mut rows) = ([const { Config::new(0) }; 2 * REGISTER_SIDE + 1], 0);
     while rows < configs.len() {
@@ -110,7 +112,7 @@ static CONFIGS: [Config; 2 * REGISTER_SIDE + 1] = {
     configs
 };
 
-/// Sets up the tiles for `rows` rows, 1 to 32; all of them hold zeros then.
+/// Sets up the tiles for `rows` rows, 1 to 32; all tiles then hold zeros.
 ///
 /// # Panics
 /// With more rows.
@@ -120,7 +122,7 @@ static CONFIGS: [Config; 2 * REGISTER_SIDE + 1] = {
 #[inline(always)]
 pub(super) unsafe fn configure(rows: usize) {
     let config = &CONFIGS[rows];
-    // SAFETY: 64 bytes that describe tiles which the processor has; no other code uses them.
+    // SAFETY: these 64 bytes describe tiles that the processor has; no other code uses the tiles.
     unsafe { asm!("ldtilecfg [{}]", in(reg) config, options(readonly, nostack, preserves_flags)) };
 }
 
@@ -134,10 +136,10 @@ pub(super) unsafe fn release() {
     unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
 }
 
-/// Sums of zero.
+/// Sets the sums to zero.
 ///
 /// # Safety
-/// [`configure`] came before, with more than 16 rows if they are `many`.
+/// [`configure`] was called before, with more than 16 rows if `many`.
 #[inline(always)]
 pub(super) unsafe fn zero(many: bool) {
     // SAFETY: the caller's promise.
@@ -156,7 +158,7 @@ pub(super) unsafe fn zero(many: bool) {
     }
 }
 
-/// Sums that were stored, `stride` bytes from row to row.
+/// Loads stored sums, `stride` bytes from row to row.
 ///
 /// # Safety
 /// As for [`zero`], and `from` is valid for reading 32 values of each row.
@@ -207,14 +209,14 @@ pub(super) unsafe fn store(to: *mut f32, stride: usize, many: bool) {
     }
 }
 
-/// Stores an operand, sixteen rows of 64 bytes one behind the other, where nobody reads it.
+/// Stores an operand, sixteen consecutive rows of 64 bytes, where nobody reads it.
 ///
-/// On an Intel server (family 6, model 167, with AVX512-FP16) storing a tile takes some 300 ns more when none was stored in
-/// the last half microsecond, whatever else goes on meanwhile; one that is stored in between takes next to none. Products of
-/// 768 × 3072 with 1000 rows take 12 % less time with it, with 40 rows 20 %.
+/// On an Intel server (family 6, model 167, with AVX512-FP16), storing a tile takes some 300 ns more when none was
+/// stored in the last half microsecond, whatever else happens meanwhile; a store in between takes almost no time. With
+/// it, products of 768 × 3072 take 12 % less time with 1000 rows, and 20 % less with 40 rows.
 ///
 /// # Safety
-/// [`configure`] came before, and `to` is valid for writing that.
+/// [`configure`] was called before, and `to` is valid for writing those bytes.
 #[inline(always)]
 pub(super) unsafe fn keep_stores_awake(to: *mut f32) {
     const ROW: usize = REGISTER_SIDE * size_of::<i32>();
@@ -227,8 +229,8 @@ pub(super) unsafe fn keep_stores_awake(to: *mut f32) {
     }
 }
 
-/// Adds the products of 16 words of each row, which lie row behind row, with 16 lines of 32 columns, which lie line behind
-/// line.
+/// Adds the products of 16 words of each row, with the rows contiguous, and 16 lines of 32 columns, with the lines
+/// contiguous.
 ///
 /// # Safety
 /// As for [`zero`]; `rows` is valid for reading 16 words of each row, and `lines` 16 times 32 words.
@@ -242,7 +244,7 @@ pub(super) unsafe fn add_products(operands: Operands, rows: *const i32, lines: *
             // SAFETY: the caller's promise.
             unsafe {
                 if many {
-                    // the operands of a product are loaded before the product in front of it
+                    // the operands of a product are loaded before the preceding product
                     asm!(
                         "tileloadd tmm6, [{lines} + {line}*1]",
                         "tileloadd tmm4, [{rows} + {row}*1]",

@@ -1,9 +1,9 @@
-//! Tile registers for tests, where the processor has none: it refuses an instruction of AMX by a signal, whose handler does
-//! what the instruction would have done and goes on behind it.
+//! Tile registers for tests on processors without them. Such a processor refuses an AMX instruction with a signal,
+//! whose handler performs the instruction and continues after it.
 //!
-//! So what is tested is the code that ships, instruction for instruction. What an instruction does is taken from the
-//! Software Developer's Manual, volume 2, and whatever it forbids ends the process: tiles that are not set up or whose
-//! shapes do not meet. Timing means nothing here: an instruction takes a microsecond or more.
+//! So tests run the shipped code, instruction for instruction. The semantics of the instructions come from the Software
+//! Developer's Manual, volume 2. Anything that it forbids ends the process, such as tiles that are not set up or whose
+//! shapes do not match. Timing means nothing here: an instruction takes a microsecond or more.
 
 use std::{
     cell::RefCell,
@@ -12,7 +12,7 @@ use std::{
     sync::Once,
 };
 
-/// Rows, and words of a row, at most.
+/// The most rows of a tile, and the most words of a row.
 const ROWS: usize = 16;
 const WORDS: usize = 16;
 const TILES: usize = 8;
@@ -21,12 +21,12 @@ thread_local! {
     static STATE: RefCell<State> = const { RefCell::new(State::NEW) };
 }
 
-/// From now on this process has tiles.
+/// Gives this process tiles from now on.
 pub(super) fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_illegal_instruction;
-        // SAFETY: all zeros are a valid `sigaction`, and the handler has the form that `SA_SIGINFO` says.
+        // SAFETY: a `sigaction` of zeros is valid, and the handler has the signature that `SA_SIGINFO` requires.
         let done = unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handler as libc::sighandler_t;
@@ -37,15 +37,15 @@ pub(super) fn install() {
     });
 }
 
-/// Does what the instruction would have done, and those that follow it: a signal takes longer than all of them.
+/// Performs the instruction, and those that follow it: a signal takes longer than all of them.
 extern "C" fn on_illegal_instruction(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the system passes a context that is ours until the handler returns.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let mut done = 0;
     loop {
         let at = registers[libc::REG_RIP as usize] as *const u8;
-        // SAFETY: code, of which the longest instruction has 15 bytes; it does not end within 15 bytes behind one of
-        // these, as a function has to return.
+        // SAFETY: this is code, whose longest instructions have 15 bytes; it does not end within 15 bytes after one of
+        // these instructions, since the function has yet to return.
         let bytes = unsafe { std::slice::from_raw_parts(at, 15) };
         let Some((instruction, length)) = decode(bytes, registers) else {
             match done {
@@ -66,7 +66,7 @@ fn give_up(instruction: &[u8], why: &str) -> ! {
     std::process::abort()
 }
 
-/// Numbers are those of tiles, addresses those of memory.
+/// An instruction of AMX; numbers are those of tiles, addresses those of memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Instruction {
     Configure { from: usize },
@@ -77,10 +77,10 @@ enum Instruction {
     Multiply { bytes: bool, sum: usize, rows: usize, lines: usize },
 }
 
-/// An instruction and its length, given what the general registers hold.
+/// Decodes an instruction and its length, given the values of the general registers.
 fn decode(bytes: &[u8], registers: &[i64; 23]) -> Option<(Instruction, usize)> {
-    // a VEX prefix of three bytes: inverted bits 3 of register, index and base, the table 0F 38; then W, the inverted second
-    // source, the length and the kind of prefix
+    // a VEX prefix of three bytes: the inverted bits 3 of register, index and base, the table 0F 38; then W, the
+    // inverted second source, the vector length and the kind of prefix
     let &[0xc4, first, second, opcode, mod_rm, ..] = bytes else { return None };
     if first & 0x1f != 2 || second & 0x84 != 0 {
         return None;
@@ -117,8 +117,8 @@ fn decode(bytes: &[u8], registers: &[i64; 23]) -> Option<(Instruction, usize)> {
     })
 }
 
-/// An operand in memory: its address without the index, the index times its scale, and the bytes of ModRM, SIB and
-/// displacement.
+/// Decodes an operand in memory: its address without the index, the index times its scale, and the number of bytes of
+/// ModRM, SIB and displacement.
 fn address(
     bytes: &[u8],
     index_high: usize,
@@ -149,13 +149,13 @@ fn address(
         4 => {
             let (base, index) =
                 (usize::from(bytes[1] & 7) + base_high, usize::from(bytes[1] >> 3 & 7) + index_high);
-            // number 4 is no index
+            // number 4 stands for no index
             (base, if index == 4 { 0 } else { value(index) << (bytes[1] >> 6) }, 2)
         }
         _ => (rm + base_high, 0, 1),
     };
     let (displacement, length) = match mode {
-        // no base, or the instruction's own address
+        // no base, or relative to the instruction pointer
         0 if base & 7 == 5 => return None,
         0 => (0, before),
         1 => (isize::from(bytes[before] as i8), before + 1),
@@ -188,7 +188,7 @@ impl State {
     fn run(&mut self, instruction: Instruction) -> Result<(), String> {
         match instruction {
             Instruction::Configure { from } => {
-                // SAFETY: an operand of 64 bytes, for which the code with the instruction vouches.
+                // SAFETY: an operand of 64 bytes, for which the code that contains the instruction vouches.
                 let config = unsafe { ptr::read_unaligned(from as *const [u8; 64]) };
                 self.configure(&config)
             }
@@ -205,7 +205,7 @@ impl State {
                 tile.values = [[0; WORDS]; ROWS];
                 for row in 0..tile.rows {
                     let from = from.wrapping_add(row * stride) as *const u8;
-                    // SAFETY: an operand in memory, for which the code with the instruction vouches.
+                    // SAFETY: an operand in memory, for which the code that contains the instruction vouches.
                     unsafe {
                         ptr::copy_nonoverlapping(from, tile.values[row].as_mut_ptr().cast(), 4 * tile.width)
                     };
@@ -236,7 +236,7 @@ impl State {
             if (rows, width) == (0, 0) {
                 continue;
             }
-            // other widths than whole words are allowed, but not used
+            // widths other than whole words are allowed, but not used
             let is_shape = (1..=ROWS).contains(&rows) && (1..=4 * WORDS).contains(&width) && width % 4 == 0;
             if number >= TILES || !is_shape {
                 return Err(format!("tile {number} cannot have {rows} rows of {width} bytes"));
@@ -269,7 +269,7 @@ impl State {
             return Err(format!("tiles {sum}, {rows} and {lines} do not meet"));
         }
         for row in 0..sums.rows {
-            // SAFETY: tests emulate tiles beside AVX-512, which no processor has without FMA.
+            // SAFETY: tests emulate tiles only with AVX-512, and no processor has that without FMA.
             unsafe {
                 if bytes {
                     add_bytes(&mut sums.values[row], &x.values[row], &w);
@@ -282,7 +282,7 @@ impl State {
     }
 }
 
-/// TDPBUSD for a row of sums: bytes without a sign times bytes with one.
+/// TDPBUSD for a row of sums: unsigned bytes times signed bytes.
 #[target_feature(enable = "avx2,fma")]
 fn add_bytes(sums: &mut [u32; WORDS], x: &[u32; WORDS], w: &Tile) {
     for (x, w) in x.iter().zip(&w.values[..w.rows]) {
@@ -296,8 +296,8 @@ fn add_bytes(sums: &mut [u32; WORDS], x: &[u32; WORDS], w: &Tile) {
     }
 }
 
-/// TDPBF16PS for a row of sums: chains of the lower and of the upper halves, from zero, added to each other and then to
-/// the sum; subnormal numbers are zeros everywhere.
+/// TDPBF16PS for a row of sums: one chain of the lower halves and one of the upper halves, from zero, which are added
+/// to each other and then to the sum; subnormal numbers are zeros everywhere.
 #[target_feature(enable = "avx2,fma")]
 fn add_bf16(sums: &mut [u32; WORDS], x: &[u32; WORDS], w: &Tile) {
     let mut chains = [[0.0f32; WORDS]; 2];
@@ -321,7 +321,7 @@ fn half(word: u32, upper: usize) -> f32 {
     flushed(f32::from_bits((word << (16 - 16 * upper)) & 0xffff_0000))
 }
 
-/// A subnormal number is a zero of its sign.
+/// Flushes a subnormal number to a zero of the same sign.
 #[inline(always)]
 fn flushed(x: f32) -> f32 {
     if x.abs() < f32::MIN_POSITIVE { 0.0f32.copysign(x) } else { x }

@@ -1,4 +1,4 @@
-//! AVX2 with FMA, as [`Simd`].
+//! [`Simd`] with AVX2 and FMA.
 
 use std::arch::{asm, x86_64::*};
 
@@ -9,7 +9,7 @@ use super::{Kernel, Simd};
 pub(crate) struct Avx2(());
 
 impl Avx2 {
-    /// The token, where the machine has the instructions.
+    /// The token, if the machine has the instructions.
     pub(crate) fn detect() -> Option<Avx2> {
         let found = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
         found.then_some(Avx2(()))
@@ -35,7 +35,7 @@ unsafe fn call<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx2(()))
 }
 
-/// Methods that are one expression over registers each.
+/// Methods that each are one expression over registers.
 macro_rules! registers {
     ($(fn $name:ident($($arg:ident: $type:ty),*) -> $out:ty = $body:expr;)*) => {$(
         #[inline(always)]
@@ -161,7 +161,7 @@ impl Simd for Avx2 {
     }
 }
 
-/// Sum of the lanes, by halves.
+/// The sum of the lanes, by halves.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn sum(v: __m256) -> f32 {
@@ -188,12 +188,13 @@ pub(super) fn greatest_i32(v: __m256i) -> i32 {
     _mm_cvtsi128_si32(_mm_max_epi32(v, _mm_shuffle_epi32::<0b10_11_00_01>(v)))
 }
 
-/// [`Simd::prefetch_to_write`]. Written out, because the intrinsic is this instruction only in code that may use a feature
-/// which stable Rust does not name; without it, a line that another core has written is requested twice.
+/// [`Simd::prefetch_to_write`]. Written in assembly, because the intrinsic becomes this instruction only in code that
+/// may use a feature which stable Rust does not name; without it, a line that another core has written is requested
+/// twice.
 #[inline(always)]
 pub(super) fn prefetch_to_write(at: *mut f32) {
-    // SAFETY: a prefetch reads and writes nothing and cannot fault, whatever the address. Processors of 64 bits that do
-    // not know the instruction take it for one that does nothing.
+    // SAFETY: a prefetch reads and writes nothing and cannot fault, whatever the address. 64-bit processors that do not
+    // know the instruction execute it as a no-op.
     unsafe { asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly)) };
 }
 

@@ -1,4 +1,4 @@
-//! AVX-512, with or without the dot products of bf16 and bytes and the tile registers for them, as [`Simd`].
+//! [`Simd`] with AVX-512, with or without the dot products of bf16 and bytes and their tile registers.
 
 use std::{arch::x86_64::*, mem::transmute};
 
@@ -8,7 +8,8 @@ use super::{
     processor::is_intel,
 };
 
-/// 512-bit vectors of 16 values, and the dot products of [`BF16`] or [`VNNI`], with [`TILES`] or without, or neither.
+/// 512-bit vectors of 16 values; without dot products, or with those of [`BF16`] or [`VNNI`], with or without
+/// [`TILES`].
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512<const DOTS: u8 = 0>(());
 
@@ -16,13 +17,13 @@ pub(crate) struct Avx512<const DOTS: u8 = 0>(());
 const BF16: u8 = 1;
 /// AVX512-VNNI.
 const VNNI: u8 = 2;
-/// Together with one of them: AMX.
+/// AMX, together with one of the others.
 const TILES: u8 = 4;
 const BF16_TILES: u8 = BF16 | TILES;
 const VNNI_TILES: u8 = VNNI | TILES;
 
 impl Avx512 {
-    /// The token, where the machine has the instructions.
+    /// The token, if the machine has the instructions.
     pub(crate) fn detect() -> Option<Avx512> {
         let found = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
@@ -39,11 +40,11 @@ pub(super) fn has_bf16() -> bool {
     is_x86_feature_detected!("avx512bf16") && !has_slow_bf16()
 }
 
-/// Whether it has it, and takes longer with it than with the two multiply-adds of f32 that do the same.
+/// Whether a machine has [`BF16`] but is slower with it than with the two equivalent multiply-adds of f32.
 ///
-/// Seen on an Intel processor that multiplies bf16 by tiles (AMX), of family 6, model 207: with 128 rows a thread does 86.9
-/// GFLOP/s in bf16, and 161 in f32. It is taken to be so on all that have AVX512-FP16, which came with the tiles; a
-/// hypervisor may hide these. Cooper Lake, the one before, has no AVX512-FP16.
+/// Seen on an Intel processor that multiplies bf16 with tiles (AMX), of family 6, model 207: with 128 rows, a thread
+/// does 86.9 GFLOP/s in bf16, and 161 in f32. The same is assumed of all that have AVX512-FP16, which came with the
+/// tiles, since a hypervisor may hide the tiles. Cooper Lake, their predecessor, has no AVX512-FP16.
 pub(super) fn has_slow_bf16() -> bool {
     is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512fp16") && is_intel()
 }
@@ -65,7 +66,7 @@ pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
 /// [`run`] with dot products of bf16.
 ///
 /// # Safety
-/// As [`run`], and the machine has AVX512-BF16.
+/// As for [`run`], and the machine has AVX512-BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
 pub(super) unsafe fn run_bf16<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx512::<BF16>(()))
@@ -74,7 +75,7 @@ pub(super) unsafe fn run_bf16<K: Kernel>(kernel: K) -> K::Output {
 /// [`run_bf16`] with tile registers.
 ///
 /// # Safety
-/// As there, and of [`amx::is_there`].
+/// As there, and [`amx::is_there`] returned true.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
 pub(super) unsafe fn run_bf16_tiles<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx512::<BF16_TILES>(()))
@@ -83,7 +84,7 @@ pub(super) unsafe fn run_bf16_tiles<K: Kernel>(kernel: K) -> K::Output {
 /// [`run_int8`] with tile registers.
 ///
 /// # Safety
-/// As there, and of [`amx::is_there`].
+/// As there, and [`amx::is_there`] returned true.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
 pub(super) unsafe fn run_int8_tiles<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx512::<VNNI_TILES>(()))
@@ -92,7 +93,7 @@ pub(super) unsafe fn run_int8_tiles<K: Kernel>(kernel: K) -> K::Output {
 /// [`run`] with dot products of bytes.
 ///
 /// # Safety
-/// As [`run`], and the machine has AVX512-VNNI.
+/// As for [`run`], and the machine has AVX512-VNNI.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
 pub(super) unsafe fn run_int8<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx512::<VNNI>(()))
@@ -128,7 +129,7 @@ unsafe fn call_int8<const DOTS: u8, K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx512::<DOTS>(()))
 }
 
-/// Methods that are one expression over registers each.
+/// Methods that each are one expression over registers.
 macro_rules! registers {
     ($(fn $name:ident($($arg:ident: $type:ty),*) -> $out:ty = $body:expr;)*) => {$(
         #[inline(always)]
@@ -141,7 +142,7 @@ macro_rules! registers {
 
 const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
-/// The first `len` lanes.
+/// A mask of the first `len` lanes.
 #[inline(always)]
 fn first(len: usize) -> __mmask16 {
     if len >= 16 { !0 } else { (1 << len) - 1 }
@@ -367,7 +368,7 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
     }
 }
 
-/// Of sixteen bf16 and sixteen more, which of them are the lower and the upper half of each word.
+/// Indices that join sixteen bf16 and sixteen more as the lower and upper halves of words.
 const JOINED: [u32; 16] = {
     let (mut joined, mut word) = ([0; 16], 0);
     while word < 16 {

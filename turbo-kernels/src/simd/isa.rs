@@ -1,4 +1,4 @@
-//! Instruction sets by name, and which of them this machine has.
+//! The names of instruction sets, and the sets that this machine has.
 
 use std::{fmt, str::FromStr};
 
@@ -14,7 +14,7 @@ pub enum Isa {
     Avx512,
     /// 256-bit vectors: AVX2 and FMA.
     Avx2,
-    /// What the target of the build has; on x86-64 without FMA, unless the build enables it.
+    /// The instructions of the build's target; on x86-64 without FMA, unless the build enables it.
     Portable,
 }
 
@@ -22,14 +22,14 @@ impl Isa {
     /// The environment variable that forces an instruction set: `amx`, `avx512`, `avx2` or `portable`.
     pub const VARIABLE: &str = "TURBO_CPU";
 
-    /// The best instruction set of this machine. On Linux this requests the tile registers of AMX, for the whole
-    /// process: its threads need larger stacks for signals from then on, if they have stacks of their own for them.
+    /// The best instruction set of this machine. On Linux this requests AMX's tile registers for the whole process.
+    /// From then on threads that have their own signal stacks need larger ones.
     #[must_use]
     pub fn detect() -> Isa {
         Isa::available().find(|isa| isa.is_native()).unwrap_or(Isa::Portable)
     }
 
-    /// Whether it is not emulated, as tests do.
+    /// Whether the processor itself has it: tests may emulate it.
     fn is_native(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -38,12 +38,12 @@ impl Isa {
         }
     }
 
-    /// The instruction sets of this machine, the best first. Requests AMX from Linux, as [`Isa::detect`] does.
+    /// The instruction sets of this machine, best first. Requests AMX from Linux, as [`Isa::detect`] does.
     pub fn available() -> impl Iterator<Item = Isa> {
         [Isa::Amx, Isa::Avx512, Isa::Avx2, Isa::Portable].into_iter().filter(|isa| isa.is_available())
     }
 
-    /// Whether this machine can run it. Of [`Isa::Amx`] this requests it from Linux, as [`Isa::detect`] does.
+    /// Whether this machine can run it. For [`Isa::Amx`], this requests AMX from Linux, as [`Isa::detect`] does.
     #[must_use]
     pub fn is_available(self) -> bool {
         match self {
@@ -59,7 +59,7 @@ impl Isa {
         }
     }
 
-    /// The instruction set that `TURBO_CPU` names, else the best of this machine. An empty name is none.
+    /// The instruction set that `TURBO_CPU` names, or else the best of this machine. An empty name counts as unset.
     ///
     /// # Errors
     /// [`DeviceError::Setting`] for a name that no instruction set has, or one that this machine lacks.
@@ -115,7 +115,7 @@ impl SupportedIsa {
         self.0
     }
 
-    /// Runs `kernel` with the vectors of this instruction set: the one place where it is chosen.
+    /// Runs `kernel` with the vectors of this instruction set. Nothing else chooses between instruction sets.
     #[inline]
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
@@ -147,7 +147,7 @@ impl SupportedIsa {
         }
     }
 
-    /// Whether the machine has dot products of bf16 that [`SupportedIsa::run_bf16`] does without, as they are slower.
+    /// Whether the machine has bf16 dot products that [`SupportedIsa::run_bf16`] avoids because they are slower.
     pub(crate) fn has_slow_bf16(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return matches!(self.0, Isa::Amx | Isa::Avx512) && super::avx512::has_slow_bf16();
@@ -168,7 +168,7 @@ impl SupportedIsa {
         }
     }
 
-    /// [`SupportedIsa::run_bf16`] for a kernel that knows how to multiply by tiles, if there are any.
+    /// [`SupportedIsa::run_bf16`] for a kernel that can multiply with tiles, if there are any.
     #[inline]
     pub(crate) fn run_bf16_tiles<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
@@ -181,7 +181,7 @@ impl SupportedIsa {
         }
     }
 
-    /// [`SupportedIsa::run_int8`] for a kernel that knows how to multiply by tiles, if there are any.
+    /// [`SupportedIsa::run_int8`] for a kernel that can multiply with tiles, if there are any.
     #[inline]
     pub(crate) fn run_int8_tiles<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    /// Tests skip a set that is not found, without a word.
+    /// Guards detection, since tests silently skip an instruction set that is not found.
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     #[test]
     fn sets_that_the_system_tells_of_are_found() {

@@ -5,22 +5,22 @@
 //! ```
 //!
 //! A kernel is a struct of its arguments that implements [`Kernel`]; [`SupportedIsa::run`] is the only place where an
-//! instruction set is chosen. An instance of `Simd` is a token: it exists only where the machine has its
+//! instruction set is chosen. A value of a `Simd` type is a token: it exists only where the machine has the
 //! instructions, so its methods are safe.
 //!
-//! Everything on the way from `Kernel::run` to the methods of `Simd` must be `#[inline(always)]` (closures too, by
-//! being called directly): code that is not inlined into the dispatched function is compiled without the
-//! instructions, right but slow.
+//! Every function between `Kernel::run` and the methods of `Simd` must be `#[inline(always)]` (closures too, by being
+//! called directly). Code that is not inlined into the dispatched function is compiled without the instructions:
+//! correct but slow.
 //!
 //! # Which numbers depend on the instruction set
 //! * [`Simd::mul_add`] rounds once with FMA; the portable path on x86-64 multiplies, then adds, and rounds twice, unless
 //!   the build enables FMA.
-//! * The dot products of bf16 are one instruction on some sets, which takes subnormal numbers for zeros; tile registers
-//!   add up 32 of them before they add that to a sum.
+//! * The dot product of bf16 is one instruction on some sets, which treats subnormal numbers as zeros; tile registers
+//!   add up 32 products before they add the result to a sum.
 //! * GELU comes from tables where [`Simd::lookup`] is an instruction, and from an exponential elsewhere.
-//! * [`Simd::reduce_sum`] adds halves onto each other in a fixed tree, so sums along a row depend on `LANES`.
+//! * [`Simd::reduce_sum`] adds the lanes by halves in a fixed tree, so sums along a row depend on `LANES`.
 //!
-//! Everything else is correctly rounded per lane and the same everywhere.
+//! Everything else is correctly rounded in each lane and the same everywhere.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -41,12 +41,12 @@ pub(crate) use isa::supported;
 pub(crate) use portable::FUSED as PORTABLE_IS_FUSED;
 pub(crate) use processor::is_intel;
 
-/// Rows of a product that tile registers hold at once, and its columns.
+/// Rows, and columns, of a product that tile registers hold at once.
 pub(crate) const TILES_SIDE: usize = 32;
 
 /// Work that is compiled for each instruction set; the struct holds the arguments.
 pub(crate) trait Kernel {
-    /// What it returns.
+    /// The result of the work.
     type Output;
 
     /// Does the work. Implementations are `#[inline(always)]`.
@@ -61,10 +61,10 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     const REGISTERS: usize;
     /// One vector.
     type F32: Copy;
-    /// One truth per lane.
+    /// One truth value per lane.
     type Mask: Copy;
 
-    /// Runs `kernel` as a function of its own, with these instructions: for what would be too much code to inline
+    /// Runs `kernel` as a function of its own, compiled with these instructions: for code that is too large to inline
     /// wherever it is used.
     fn call<K: Kernel>(self, kernel: K) -> K::Output;
 
@@ -99,7 +99,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Writes the first `min(to.len(), LANES)` lanes of `v` to `to`.
     fn store_partial(self, v: Self::F32, to: &mut [f32]);
 
-    /// `LANES` values from `from` on, aligned or not.
+    /// Loads `LANES` values from `from` on, aligned or not.
     ///
     /// # Safety
     /// `from` is valid for reading `LANES` initialised values.
@@ -111,17 +111,17 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// `to` is valid for writing `LANES` values.
     unsafe fn store_ptr(self, v: Self::F32, to: *mut f32);
 
-    /// Transposes a square: value `k` of row `i` goes to `to[k · stride + i]`.
+    /// Transposes a square of 8 × 8 values: value `k` of row `i` goes to `to[k · stride + i]`.
     ///
     /// # Safety
     /// Each of `rows` is valid for reading 8 initialised values, and `to` for writing `7 · stride + 8`; none of them
     /// overlap.
     unsafe fn transpose_ptr(self, rows: [*const f32; 8], to: *mut f32, stride: usize);
 
-    /// Prefetches the line of `at` into the second-level cache; any address is fine.
+    /// Prefetches the cache line of `at` into the second-level cache; any address is allowed.
     fn prefetch(self, at: *const f32);
 
-    /// Prefetches the line of `at` into the caches as one that will be written; any address is fine.
+    /// Prefetches the cache line of `at` into the caches as one that will be written; any address is allowed.
     fn prefetch_to_write(self, at: *mut f32);
 
     /// `a + b`.
@@ -144,16 +144,16 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn copy_sign(self, magnitude: Self::F32, sign: Self::F32) -> Self::F32;
     /// The nearest integer, halves to even.
     fn round(self, v: Self::F32) -> Self::F32;
-    /// `2ⁿ` for integral `n` in `-126..=127`; nothing useful elsewhere.
+    /// `2ⁿ` for integral `n` in `-126..=127`; unspecified elsewhere.
     fn pow2(self, n: Self::F32) -> Self::F32;
-    /// `v · 2ⁿ` for integral `n` in `-126..=127`; nothing useful elsewhere, except that NaN in `v` stays NaN.
+    /// `v · 2ⁿ` for integral `n` in `-126..=127`; unspecified elsewhere, except that NaN in `v` stays NaN.
     #[inline(always)]
     fn scale(self, v: Self::F32, n: Self::F32) -> Self::F32 {
         self.mul(v, self.pow2(n))
     }
-    /// `⌊log₂ v⌋` for normal `v > 0`; nothing useful elsewhere.
+    /// `⌊log₂ v⌋` for normal `v > 0`; unspecified elsewhere.
     fn exponent(self, v: Self::F32) -> Self::F32;
-    /// Whether it is NaN.
+    /// Whether each lane is NaN.
     fn is_nan(self, v: Self::F32) -> Self::Mask;
     /// `a < b`, false for NaN.
     fn less(self, a: Self::F32, b: Self::F32) -> Self::Mask;
@@ -162,31 +162,32 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
 
     /// Whether [`Simd::lookup`] is an instruction.
     const LOOKUP: bool = false;
-    /// The value of `table` whose number is the lowest five bits of each lane; only where [`Simd::LOOKUP`].
+    /// For each lane, the value of `table` at the index in the lane's lowest five bits; only where [`Simd::LOOKUP`].
     #[inline(always)]
     fn lookup(self, _table: &[f32; 32], _number: Self::I32) -> Self::F32 {
         unreachable!("whoever calls this asks first whether it is an instruction")
     }
 
-    /// Sum of all lanes: lane `i` plus lane `i + LANES / 2`, and so on with halves.
+    /// The sum of all lanes: first lane `i` plus lane `i + LANES / 2`, then the same with the remaining half, and so
+    /// on.
     fn reduce_sum(self, v: Self::F32) -> f32;
-    /// Greatest of all lanes, by halves as [`Simd::reduce_sum`], each step a [`Simd::max`].
+    /// The greatest of all lanes, by halves as in [`Simd::reduce_sum`], each step a [`Simd::max`].
     fn reduce_max(self, v: Self::F32) -> f32;
 
     /// Whether [`Simd::dot_bf16`] is an instruction.
     const DOT_BF16: bool = false;
     /// Whether [`Simd::dot_int8`] is an instruction.
     const DOT_INT8: bool = false;
-    /// Whether there are tile registers that multiply what [`Simd::dot_bf16`] or [`Simd::dot_int8`] does, whichever is an
-    /// instruction: for up to [`TILES_SIDE`] rows and as many columns at once, sixteen words of `k` at a time.
+    /// Whether there are tile registers that multiply the words of [`Simd::dot_bf16`] or [`Simd::dot_int8`], whichever
+    /// is an instruction: up to [`TILES_SIDE`] rows and columns at once, sixteen words of `k` at a time.
     const TILES: bool = false;
-    /// `LANES` words of 32 bits: integers, pairs of bf16 or of i16, four bytes.
+    /// `LANES` words of 32 bits: integers, pairs of bf16 or i16, or four bytes each.
     type I32: Copy;
 
     /// `x` in every lane.
     fn splat_i32(self, x: i32) -> Self::I32;
 
-    /// `LANES` words from `from` on, aligned or not.
+    /// Loads `LANES` words from `from` on, aligned or not.
     ///
     /// # Safety
     /// `from` is valid for reading `LANES` initialised words.
@@ -200,7 +201,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn bits(self, v: Self::F32) -> Self::I32;
     /// The floats with these bits.
     fn float(self, v: Self::I32) -> Self::F32;
-    /// The nearest integers, halves to even; nothing useful outside of `i32`.
+    /// The nearest integers, halves to even; unspecified outside of `i32`.
     fn to_i32(self, v: Self::F32) -> Self::I32;
     /// The nearest floats.
     fn convert(self, v: Self::I32) -> Self::F32;
@@ -210,9 +211,9 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn sub_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
     /// `a · b`, wrapping.
     fn mul_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
-    /// The greater of each two.
+    /// The greater of the two values in each lane.
     fn max_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
-    /// The greater of each two, as numbers without a sign.
+    /// The greater of the two values in each lane, as unsigned numbers.
     fn max_u32(self, a: Self::I32, b: Self::I32) -> Self::I32;
     /// The greatest of all lanes.
     fn reduce_max_i32(self, v: Self::I32) -> i32;
@@ -229,10 +230,10 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn even_bytes(self, v: Self::I32) -> Self::I32;
     /// Bytes 1 and 3 of each word as a pair of i16.
     fn odd_bytes(self, v: Self::I32) -> Self::I32;
-    /// The sum of the two products of pairs of i16.
+    /// In each lane, the sum of the two products of the pairs of i16.
     fn dot_i16(self, a: Self::I32, b: Self::I32) -> Self::I32;
 
-    /// `sum` plus the products of four u8 in `x` with four i8 in `w`, wrapping; only where [`Simd::DOT_INT8`].
+    /// `sum` plus the products of the four u8 in `x` with the four i8 in `w`, wrapping; only where [`Simd::DOT_INT8`].
     #[inline(always)]
     fn dot_int8(self, _x: Self::I32, _w: Self::I32, _sum: Self::I32) -> Self::I32 {
         unreachable!("whoever calls this asks first whether it is an instruction")
@@ -250,39 +251,40 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         self.float(self.shift_left::<16>(v))
     }
 
-    /// `lower(x) · lower(w) + (upper(x) · upper(w) + sum)`, as two [`Simd::mul_add`] that take subnormal numbers for
-    /// zeros, in arguments and results; only where [`Simd::DOT_BF16`].
+    /// `lower(x) · lower(w) + (upper(x) · upper(w) + sum)`, as two [`Simd::mul_add`] that treat subnormal arguments and
+    /// results as zeros; only where [`Simd::DOT_BF16`].
     #[inline(always)]
     fn dot_bf16(self, _x: Self::I32, _w: Self::I32, _sum: Self::F32) -> Self::F32 {
         unreachable!("whoever calls this asks first whether it is an instruction")
     }
 
-    /// Sets up the tile registers of this thread for `rows` rows, 1 to [`TILES_SIDE`]; only where [`Simd::TILES`], as all
-    /// that follow.
+    /// Sets up the tile registers of this thread for `rows` rows, 1 to [`TILES_SIDE`]. This and the other methods on
+    /// tiles are only for sets with [`Simd::TILES`].
     #[inline(always)]
     fn set_up_tiles(self, _rows: usize) {
         unreachable!("whoever calls this asks first whether there are any")
     }
 
-    /// Gives them back.
+    /// Gives the tile registers back.
     #[inline(always)]
     fn release_tiles(self) {
         unreachable!("whoever calls this asks first whether there are any")
     }
 
-    /// Lets sums of `rows` rows begin with zero.
+    /// Sets the sums of `rows` rows to zero.
     ///
     /// # Safety
-    /// The tiles of this thread are set up for as many rows.
+    /// The tiles of this thread are set up for `rows` rows.
     #[inline(always)]
     unsafe fn zero_tiles(self, _rows: usize) {
         unreachable!("whoever calls this asks first whether there are any")
     }
 
-    /// Lets sums of `rows` rows go on from those that were stored, `stride` values from row to row.
+    /// Loads stored sums of `rows` rows, `stride` values from row to row, to continue from them.
     ///
     /// # Safety
-    /// The tiles of this thread are set up for as many rows, and `from` is valid for reading [`TILES_SIDE`] values of each.
+    /// The tiles of this thread are set up for `rows` rows, and `from` is valid for reading [`TILES_SIDE`] values of
+    /// each.
     #[inline(always)]
     unsafe fn load_tiles(self, _rows: usize, _from: *const f32, _stride: usize) {
         unreachable!("whoever calls this asks first whether there are any")
@@ -291,33 +293,33 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Stores the sums of `rows` rows, `stride` words from row to row.
     ///
     /// # Safety
-    /// The tiles of this thread are set up for as many rows, and `to` is valid for writing [`TILES_SIDE`] words of each.
+    /// The tiles of this thread are set up for `rows` rows, and `to` is valid for writing [`TILES_SIDE`] words of each.
     #[inline(always)]
     unsafe fn store_tiles(self, _rows: usize, _to: *mut f32, _stride: usize) {
         unreachable!("whoever calls this asks first whether there are any")
     }
 
-    /// Stores what nobody reads, so that [`Simd::store_tiles`] takes no time to wake up.
+    /// Stores values that nobody reads, so that [`Simd::store_tiles`] need not wait for the tile stores to wake up.
     ///
     /// # Safety
-    /// The tiles of this thread are set up, and `to` is valid for writing [`TILES_SIDE`] / 2 lines of a vector.
+    /// The tiles of this thread are set up, and `to` is valid for writing [`TILES_SIDE`] / 2 rows of a vector each.
     #[inline(always)]
     unsafe fn keep_tile_stores_awake(self, _to: *mut f32) {
         unreachable!("whoever calls this asks first whether there are any")
     }
 
     /// Adds the products of sixteen words of each of `rows` rows, row behind row at `x`, with sixteen lines of
-    /// [`TILES_SIDE`] words at `w`. Of bf16 the sums of both halves of the words are added to each other, and that to
-    /// the sum.
+    /// [`TILES_SIDE`] words at `w`. For bf16, the sums of the words' two halves are added to each other, and the result
+    /// to the sum.
     ///
     /// # Safety
-    /// The tiles of this thread are set up for as many rows, and `x` and `w` are valid for reading all that.
+    /// The tiles of this thread are set up for `rows` rows, and `x` and `w` are valid for reading all these words.
     #[inline(always)]
     unsafe fn add_tile_products(self, _rows: usize, _x: *const f32, _w: *const f32) {
         unreachable!("whoever calls this asks first whether there are any")
     }
 
-    /// The nearest bf16 of each lane, halves to even, as f32.
+    /// The nearest bf16 of each lane, ties to even, as f32.
     #[inline(always)]
     fn round_bf16(self, v: Self::F32) -> Self::F32 {
         let bits = self.bits(v);
@@ -329,23 +331,23 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         self.upper_bf16(self.bits(rounded))
     }
 
-    /// Two vectors of values that follow each other, as bf16 in pairs: the first of each pair in the upper half, so that
+    /// Converts two vectors of consecutive values to pairs of bf16: the first of each pair in the upper half, so that
     /// [`Simd::dot_bf16`] takes it first; subnormal numbers become zeros. Only where [`Simd::DOT_BF16`].
     #[inline(always)]
     fn pair_bf16(self, _first: Self::F32, _second: Self::F32) -> Self::I32 {
         unreachable!("whoever calls this asks first whether it is an instruction")
     }
 
-    /// Two vectors of values as bf16, lane by lane: that of `upper` in the upper half of each word, that of `lower` in the
-    /// lower; subnormal numbers become zeros. Only where [`Simd::DOT_BF16`].
+    /// Converts two vectors to bf16, lane by lane: the value of `upper` goes to the upper half of each word, that of
+    /// `lower` to the lower half; subnormal numbers become zeros. Only where [`Simd::DOT_BF16`].
     #[inline(always)]
     fn join_bf16(self, _upper: Self::F32, _lower: Self::F32) -> Self::I32 {
         unreachable!("whoever calls this asks first whether it is an instruction")
     }
 }
 
-/// `at`, of which the compiler no longer knows how far it is from other addresses: it would compute each from the one
-/// before it, addition after addition, rather than keep a few.
+/// Returns `at`, but hides from the compiler how far it lies from other addresses. The compiler would otherwise compute
+/// each address from the one before, addition after addition, rather than keep a few.
 #[inline(always)]
 #[cfg_attr(
     any(target_arch = "x86_64", target_arch = "aarch64"),
@@ -559,7 +561,7 @@ mod tests {
 
     #[test]
     fn sums_follow_the_documented_tree() {
-        // magnitudes so far apart that another order gives another sum
+        // magnitudes are so far apart that another order gives another sum
         let values: Vec<f32> = (0..16).map(|i| [1e8, 1.0, -1e8, 0.5][i % 4] * (i as f32 + 1.0)).collect();
         for isa in supported() {
             let (sum, _, lanes) = isa.run(Partial(&values, &mut [0.0; 16]));

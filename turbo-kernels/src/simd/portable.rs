@@ -1,4 +1,4 @@
-//! Arrays that the compiler makes vectors of, on any processor, as [`Simd`].
+//! [`Simd`] with arrays that the compiler turns into vectors, on any processor.
 
 use super::{Kernel, Simd};
 
@@ -11,8 +11,8 @@ pub(crate) struct Portable;
 type Vector = [f32; LANES];
 type Words = [i32; LANES];
 
-/// What `f` makes of each number below `N`. A loop: `std::array::from_fn` and `map` are chains of functions, which are
-/// inlined where the compiler comes to do so, and with code made in several units it may not.
+/// The result of `f` for each number below `N`. This is a loop, since `std::array::from_fn` and `map` are chains of
+/// functions, which the compiler may or may not inline, in particular when it makes code in several units.
 #[inline(always)]
 fn lanes<T: Copy + Default, const N: usize>(f: impl Fn(usize) -> T) -> [T; N] {
     let mut lanes = [T::default(); N];
@@ -43,7 +43,8 @@ fn greater(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// Whether a multiply-add rounds once: `f32::mul_add` is an instruction; elsewhere it would be a slow library call.
+/// Whether a multiply-add rounds once: here `f32::mul_add` is an instruction; elsewhere it would be a slow library
+/// call.
 pub(crate) const FUSED: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 
 #[inline(always)]
@@ -51,7 +52,7 @@ fn mul_add(a: f32, b: f32, c: f32) -> f32 {
     if FUSED { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// What `f` makes of both halves of each word, as i16.
+/// Applies `f` to both halves of each word, as i16.
 #[inline(always)]
 fn of_halves(v: Words, f: impl Fn(i16) -> i16) -> Words {
     // SAFETY: both are 32 bytes in which every bit pattern is a value.
@@ -61,7 +62,7 @@ fn of_halves(v: Words, f: impl Fn(i16) -> i16) -> Words {
     }
 }
 
-/// Every x86-64 has an instruction for this, which the compiler does not find.
+/// Every x86-64 processor has an instruction for this, which the compiler does not find.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn dot_i16(a: Words, b: Words) -> Words {

@@ -1,4 +1,4 @@
-//! What kernels have to know of a processor beyond its instructions.
+//! Properties of a processor, beyond its instructions, that kernels need.
 
 #[cfg(target_arch = "x86_64")]
 use std::{
@@ -9,7 +9,7 @@ use std::{
 /// Whether Intel made it.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn is_intel() -> bool {
-    // asking a processor takes long where a hypervisor answers
+    // asking the processor takes long where a hypervisor answers
     static INTEL: LazyLock<bool> = LazyLock::new(|| vendor() == *b"GenuineIntel");
     *INTEL
 }
@@ -39,7 +39,7 @@ mod tests {
         assert!(vendor().is_ascii() && !vendor().contains(&0), "{:?}", vendor());
     }
 
-    /// Products are cut by it, and nothing else would tell that it is read wrongly.
+    /// Products are cut by it, and nothing else would reveal that it is read wrongly.
     #[cfg(target_os = "linux")]
     #[test]
     fn it_is_who_the_system_says() {

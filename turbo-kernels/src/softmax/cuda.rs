@@ -1,4 +1,4 @@
-//! Softmax on a GPU: rows in registers, of as many threads as their length needs.
+//! Softmax on a GPU: rows in the registers of as many threads as their length needs.
 
 use super::{ScoreShape, Softmax};
 use crate::{
@@ -68,7 +68,7 @@ impl<F: Float> Softmax for Cuda<F> {
         let args =
             (scores, rows.count, rows.num_heads, rows.queries, rows.keys, seq_lens, before, after, out);
         let kernel = Kernel { module: FAMILY.of::<F>(), name: named!(F, "mask") };
-        // SAFETY: scores and out hold `rows`, of sequences that have a length each.
+        // SAFETY: scores and out hold `rows`, and each sequence has a length.
         Ok(unsafe { queue.launch(kernel, warp_to_a_row(rows.count), args) }?)
     }
 
@@ -125,10 +125,10 @@ impl<F: Float> Cuda<F> {
     }
 }
 
-/// Sizes of scores as kernels take them.
+/// The sizes of scores as kernels take them.
 #[derive(Clone, Copy)]
 struct Rows {
-    /// Rows of all heads; none if they have no values.
+    /// Rows of all heads; 0 if they have no values.
     count: u32,
     num_heads: u32,
     queries: u32,
@@ -147,7 +147,7 @@ impl Rows {
         })
     }
 
-    /// By `kernel`, which takes rows as long as these. All views were checked against the sizes.
+    /// Softmax by `kernel`, which takes rows of this length. All views were checked against the sizes.
     #[allow(clippy::too_many_arguments)]
     fn softmax<F: Float>(
         self,
@@ -162,11 +162,11 @@ impl Rows {
         let [before, after] = reaches(mask);
         let Self { count, num_heads, queries, keys } = self;
         let args = (scores, count, num_heads, queries, keys, seq_lens, before, after, scale, out);
-        // SAFETY: the checked views hold `count` rows of `keys` values, of sequences that have a length each.
+        // SAFETY: the checked views hold `count` rows of `keys` values, and each sequence has a length.
         Ok(unsafe { queue.launch(kernel.kernel::<F>(&FAMILY), kernel.shape(count), args) }?)
     }
 
-    /// Whatever the length, with biases if there are any. All views were checked against the sizes.
+    /// Softmax of rows of any length, with biases if there are any. All views were checked against the sizes.
     #[allow(clippy::too_many_arguments)]
     fn softmax_any<F: Float>(
         self,
@@ -199,12 +199,12 @@ impl Rows {
             max_distance,
         );
         let kernel = Kernel { module: FAMILY.of::<F>(), name: named!(F, "softmax", "_any") };
-        // SAFETY: as of `softmax`; the table, if there is one, has a value for each bucket and head.
+        // SAFETY: as in `softmax`; the table, if there is one, has a value for each bucket and head.
         Ok(unsafe { queue.launch(kernel, blocks(count, 256), args) }?)
     }
 }
 
-/// How far before and behind itself a query sees, as `visible_keys` takes it.
+/// How far a query sees before and behind itself, as `visible_keys` takes it.
 fn reaches(mask: AttentionMask) -> [u32; 2] {
     match mask {
         AttentionMask::Full => [u32::MAX; 2],
@@ -258,7 +258,7 @@ mod tests {
         aligned(|| suite::softmax::wide_rows(device));
     }
 
-    /// Eight warps share the row, and each rounds what its own greatest score is scaled to.
+    /// Eight warps share the row, and each rounds the scale for its own greatest score.
     #[test]
     fn warps_of_a_row_meet_with_the_roundings_that_they_have() {
         let Some(emulator) = Emulator::or_skip(Order::Forward) else { return };
@@ -280,7 +280,7 @@ mod tests {
             let sum: f64 = (0..KEYS).map(weight).sum();
             for (key, got) in got.into_iter().enumerate() {
                 let want = weight(key) / sum;
-                // half of what lies between two f16 there
+                // half the distance between two neighbouring f16 there
                 let allowed = (want.log2().floor().max(-14.0) - 11.0).exp2() + 1e-5 * want;
                 assert!(
                     (f64::from(got) - want).abs() <= allowed,
@@ -295,7 +295,8 @@ mod tests {
         on_every_emulator!(check_reductions);
     }
 
-    /// Rows of every length class; one row too many for a group. What a row is reduced with does not change its bits.
+    /// Rows of every length class, with one row too many for a group. A row's bits do not depend on the rows that it is
+    /// reduced with.
     fn check_reductions<F: Float>(device: &Cuda<F>) {
         const ROWS: usize = 33;
         let mut queue = device.queue().unwrap();

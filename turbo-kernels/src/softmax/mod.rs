@@ -29,7 +29,7 @@ impl ScoreShape {
     /// Whether everything fits these sizes.
     ///
     /// # Errors
-    /// As of [`Softmax::scale_mask_softmax`].
+    /// As for [`Softmax::scale_mask_softmax`].
     fn check<V: Values>(
         &self,
         kernel: &'static str,
@@ -50,12 +50,12 @@ impl ScoreShape {
 
 /// Softmax along the last axis of a score tensor. Query `i` and key `i` of a sequence are its token `i`.
 ///
-/// Of a disentangled bias the rows of queries and keys are those of the sequences, `queries` and `keys` of each.
+/// For a disentangled bias, the rows of queries and keys are those of the sequences, `queries` and `keys` for each.
 pub trait Softmax: Device {
     /// `out = softmax(scale · scores + bias)`, where keys `j ≥ seq_lens[b]` and keys that `mask` hides from query `i`
-    /// get weight 0; a row without keys is all 0. Without `seq_lens` every key is a token. A row of nothing but −∞ has
-    /// no keys either, so that [`Softmax::mask`] and a softmax without masks give what both give together; NaN in a
-    /// visible key makes its row NaN.
+    /// get weight 0; a row without keys is all 0. Without `seq_lens` every key is a token. A row of nothing but −∞
+    /// counts as a row without keys, so that [`Softmax::mask`] followed by a softmax without masks gives what both give
+    /// at once. A NaN in a visible key makes its row NaN.
     ///
     /// # Errors
     /// [`KernelError::Length`]; [`KernelError::Size`] for a bias without buckets.
@@ -72,8 +72,8 @@ pub trait Softmax: Device {
         out: Self::ViewMut<'_, Self::Float>,
     ) -> Result<(), KernelError>;
 
-    /// `out = scores`, but −∞ for keys `j ≥ seq_lens[b]` and those that `mask` hides: the mask of the textbook, as a
-    /// step of its own.
+    /// `out = scores`, but −∞ for keys `j ≥ seq_lens[b]` and for those that `mask` hides: the mask of the textbook, as
+    /// a step of its own.
     ///
     /// # Errors
     /// [`KernelError::Length`].

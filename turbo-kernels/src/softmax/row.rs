@@ -2,14 +2,14 @@
 
 use crate::{lanes, math, simd::Simd};
 
-/// Replaces a row of scores by `e^(scale·score − greatest)` and gives the sum of what is there then.
+/// Replaces a row of scores by `e^(scale·score − greatest)` and returns the sum of the new values.
 ///
 /// The sum is 0 exactly when the row has no key that counts (it is empty, or all −∞): the row is then all 0. Sums are
 /// taken in a fixed order from the start of the row, so the bits depend on nothing but the row.
 #[inline(always)]
 fn exponentials<S: Simd>(s: S, row: &mut [f32], scale: f32) -> f32 {
     let most = scale_and_find_greatest(s, row, scale);
-    // −∞ − −∞ is NaN, so a row without keys ends here; `max` forgets NaN, which must not end with the others
+    // −∞ − −∞ is NaN, so a row without keys ends here; `max` forgets NaN, and a row with a NaN must not end here
     if most == f32::NEG_INFINITY && !row.iter().any(|v| v.is_nan()) {
         row.fill(0.0);
         return 0.0;
@@ -17,7 +17,7 @@ fn exponentials<S: Simd>(s: S, row: &mut [f32], scale: f32) -> f32 {
     let most = s.splat(most);
     let mut sum = s.splat(0.0);
     for part in row.chunks_mut(S::LANES) {
-        // behind the end: e^−∞, which is 0
+        // e^−∞ behind the end, which is 0
         let x = lanes::read(s, part, f32::NEG_INFINITY);
         let e = math::exp_nonpositive(s, s.sub(x, most));
         lanes::write(s, e, part);
@@ -26,7 +26,7 @@ fn exponentials<S: Simd>(s: S, row: &mut [f32], scale: f32) -> f32 {
     s.reduce_sum(sum)
 }
 
-/// [`exponentials`] of `scale·score + bias`, two roundings; there are at least as many biases as scores.
+/// [`exponentials`] of `scale·score + bias`, with two roundings; there are at least as many biases as scores.
 #[inline(always)]
 fn exponentials_with_bias<S: Simd>(s: S, row: &mut [f32], scale: f32, biases: &[f32]) -> f32 {
     let factor = s.splat(scale);
@@ -64,7 +64,7 @@ pub(crate) fn softmax<S: Simd>(s: S, row: &mut [f32], scale: f32, biases: Option
     lanes::update(s, row, 0.0, |e| s.mul(e, inverse));
 }
 
-/// What the exponentials are multiplied by. Their sum is at least 1, unless no key counts.
+/// The factor on the exponentials. Their sum is at least 1, unless no key counts.
 #[inline(always)]
 fn inverse_or_zero(sum: f32) -> f32 {
     if sum == 0.0 { 0.0 } else { 1.0 / sum }

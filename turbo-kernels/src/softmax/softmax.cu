@@ -1,9 +1,9 @@
 // Softmax along the last axis of scores [batch_size, num_heads, queries, keys]; mask and relative bias alone.
 //
 // Every value is read once and written once: 4 bytes a value in 16-bit types, 8 in f32. Rows of up to 4096 keys stay in
-// registers between; masked keys are -infinity there, so the steps between loading and storing know no mask. In 16-bit
-// types instructions and not memory would be the limit: so a row that is seen whole is tested once, and one multiply-add
-// before a power of two does what scale, shift and range of an exponential are.
+// registers in between; masked keys are -infinity there, so the steps between loading and storing need no mask. In
+// 16-bit types, instructions rather than memory would be the limit: so a row that is seen whole is tested once, and one
+// multiply-add before a power of two replaces the scale, shift and range reduction of an exponential.
 //
 //   kernel                | threads that share a row                 | rows of a group
 //   ..._32, _64, _128     | 4, 8 or 16 lanes, up to that many keys   | 2
@@ -13,16 +13,16 @@
 //   ..._classic           | a block, a thread for each value         | 1
 //
 // Several rows are reduced together, so that their shuffles fill each other's latency: Fang et al., PPoPP'21, section
-// 4.1.2, Figure 5; `_classic` is what they measure that against. On an H200 one row to a warp is nearly always as fast, so
-// `_x2` and `_x4` are for comparison.
+// 4.1.2, Figure 5; the paper compares that with `_classic`. On an H200, one row for each warp is nearly always as fast,
+// so `_x2` and `_x4` are for comparison.
 
-// What the rows of scores are, and which keys count.
+// The shape of the scores, and the keys that count.
 struct Scores {
   unsigned rows, num_heads, queries, keys;
   const unsigned* seq_lens;  // [batch_size], or null: all keys are tokens
   unsigned before, after;    // see visible_keys
 
-  // The keys that count in a row, none in a row that does not exist.
+  // The keys that count in a row; none if the row does not exist.
   __device__ __forceinline__ Keys visible(unsigned row) const {
     if (row >= rows) return Keys{0, 0};
     unsigned tokens = keys;
@@ -36,7 +36,8 @@ struct Scores {
   }
 };
 
-// A relative bias by distance, or none: the buckets of the first distances lie in shared memory, as each costs two logarithms.
+// A relative bias by distance, or none. The buckets of the first distances are in shared memory, since each costs two
+// logarithms.
 template <class T>
 struct RelativeBias {
   static constexpr unsigned NEAR = 1024;
@@ -47,7 +48,7 @@ struct RelativeBias {
   unsigned num_buckets, max_distance;
   unsigned short* near;  // [NEAR]
 
-  // By the whole block, before the first `at`.
+  // Called by the whole block before the first `at`.
   __device__ __forceinline__ void prepare() const {
     if (kind != BIAS_BUCKETS) return;
     for (unsigned i = threadIdx.x; i < NEAR && i <= max_distance; i += blockDim.x) {
@@ -82,11 +83,12 @@ struct RelativeBias {
   }
 };
 
-// What scores are shifted by before the exponential: the greatest, or 0 if none counts, as -infinity less itself is NaN.
+// The amount subtracted from scores before the exponential: the greatest score, or 0 if none counts, since subtracting
+// -infinity from itself gives NaN.
 __device__ __forceinline__ float shift_of(float most) { return most == -infinity() ? 0.0f : most; }
 
-// What exponentials are multiplied by. The greatest is 1, or off by what `GIANT` says, unless no key counts: then all are
-// 0.
+// The factor of the exponentials. The greatest exponential is 1, up to what `GIANT` says, unless no key counts: then
+// all are 0.
 template <class T>
 __device__ __forceinline__ float inverse_of(float sum) {
   const float divisor = sum == 0.0f ? 1.0f : sum;
@@ -95,15 +97,15 @@ __device__ __forceinline__ float inverse_of(float sum) {
 
 // ---- rows in registers ----------------------------------------------------------------------------------------------
 
-// Whether scores stay as they are stored until one multiply-add scales and shifts them. The greatest score must be that
-// of the greatest value, and f32 wants a better exponential than `exp2_approx`.
+// Whether scores stay as stored until one multiply-add scales and shifts them. That requires that the greatest value
+// gives the greatest score; and f32 needs a better exponential than `exp2_approx`.
 template <class T>
 __device__ __forceinline__ bool scales_late(float scale) {
   return sizeof(T) == 2 && scale > 0.0f && scale * LOG2_E < infinity();
 }
 
-// What `exponentials` adds to each exponent of two in 16-bit types, or a giant, which it does not add. Rounded, whatever is
-// done with it: `between` takes off what was added.
+// The term that `exponentials` adds to each exponent of two in 16-bit types, unless it is a giant. It is rounded in any
+// case: `between` subtracts exactly what was added.
 __device__ __forceinline__ float term_of(float shift, float scale) { return __fmul_rn(-shift, scale * LOG2_E); }
 
 // v[i] <- e^(scale · (v[i] - shift)); in f32 the scale is 1.
@@ -124,8 +126,8 @@ __device__ __forceinline__ void exponentials(float (&v)[PER], float shift, float
   }
 }
 
-// What brings `exponentials` by `shift` to those by another: with the roundings that both have. A warp that has no key
-// comes with -infinity. In f32 the scale is 1.
+// The factor from `exponentials` with `shift` to those with `other`, including the roundings of both. A warp without
+// keys comes with -infinity. In f32 the scale is 1.
 template <class T>
 __device__ __forceinline__ float between(float shift, float other, float scale) {
   if constexpr (sizeof(T) == 2) {
@@ -136,13 +138,13 @@ __device__ __forceinline__ float between(float shift, float other, float scale) 
   return expf(shift - other);
 }
 
-// v[y] <- score for the keys that row y sees, times `scale` unless that comes late, -infinity elsewhere.
+// v[y] <- scores of the keys that row y sees, times `scale` unless it is applied late, and -infinity elsewhere.
 template <int W, int THREADS, int PER, int ROWS, class T>
 __device__ __forceinline__ void load_rows(
     const T* __restrict__ x, unsigned keys, const Keys (&visible)[ROWS], float scale, float (&v)[ROWS][PER]) {
   const unsigned thread = thread_of_row<THREADS>();
-  // Packs of which nothing counts read the nearest that counts, if any does: a load behind a branch would be waited for
-  // before the next is issued. A pack lies in one row, which is a multiple of it.
+  // Packs in which no key counts read the nearest pack with one that does, if there is any: a load behind a branch
+  // would be waited for before the next is issued. A pack lies in one row, whose length is a multiple of it.
   Pack<T, W> packs[ROWS][PER / W];
 #pragma unroll
   for (int y = 0; y < ROWS; ++y) {
@@ -162,7 +164,7 @@ __device__ __forceinline__ void load_rows(
       for (int i = 0; i < PER; ++i) v[y][i] = __fmul_rn(v[y][i], scale);
     }
     if (visible[y].first == 0 && visible[y].end >= THREADS * PER) continue;
-    // in long rows most threads see all of most eights
+    // in long rows, most threads see every key of most groups of eight
 #pragma unroll
     for (int first = 0; first < PER; first += 8) {
       const unsigned last = column_of<THREADS, W>(first + 7, thread);
@@ -176,7 +178,7 @@ __device__ __forceinline__ void load_rows(
   }
 }
 
-// out = v · factors, which v is afterwards. Masked keys are 0 in v.
+// out = v · factors, which is then also in v. Masked keys are 0 in v.
 template <int W, int THREADS, int PER, int ROWS, class T>
 __device__ __forceinline__ void store_rows(T* __restrict__ out, unsigned rows, unsigned keys,
     const Keys (&visible)[ROWS], float (&v)[ROWS][PER], const float (&factors)[ROWS]) {
@@ -202,7 +204,7 @@ __device__ __forceinline__ void store_rows(T* __restrict__ out, unsigned rows, u
   }
 }
 
-// v[x] <- e^(scale · (v[x] - greatest of the warp's part of the row)); factors[x] <- what makes softmax of it.
+// v[x] <- e^(scale · (v[x] - greatest of the warp's part of the row)); factors[x] <- the factor that completes softmax.
 template <class T, int THREADS, int PER, int ROWS>
 __device__ __forceinline__ void weigh(float (&v)[ROWS][PER], float scale, float (&factors)[ROWS]) {
   constexpr int LANES = THREADS < 32 ? THREADS : 32;
@@ -227,7 +229,7 @@ __device__ __forceinline__ void weigh(float (&v)[ROWS][PER], float scale, float 
 #pragma unroll
     for (int x = 0; x < ROWS; ++x) factors[x] = inverse_of<T>(sums[x]);
   } else {
-    // each warp has its own greatest; they meet at one barrier for both
+    // each warp has its own greatest score; warps meet at one barrier for both greatest and sum
     static_assert(ROWS == 1, "a block has one row");
     __shared__ float of_warps[THREADS / 32][2];
     if (threadIdx.x % 32 == 0) {
@@ -274,7 +276,8 @@ struct Running {
   }
 };
 
-// A block to a row, read twice, with biases: greatest and sum in one pass (Milakov and Gimelshein, arXiv 1805.02867).
+// A block for each row, which it reads twice, with biases: greatest and sum in one pass (Milakov and Gimelshein, arXiv
+// 1805.02867).
 template <class T>
 __device__ __forceinline__ void softmax_any(const T* __restrict__ x, const Scores& scores, float scale,
     const RelativeBias<T>& bias, T* __restrict__ out) {
@@ -312,7 +315,8 @@ __device__ __forceinline__ void softmax_any(const T* __restrict__ x, const Score
   }
 }
 
-// As it is usually written: a row per block of at least as many threads as keys, a reduction after the other.
+// Softmax as it is usually written: a block of at least as many threads as keys for each row, one reduction after
+// another.
 template <class T>
 __device__ __forceinline__ void softmax_classic(
     const T* __restrict__ x, const Scores& scores, float scale, T* __restrict__ out) {
@@ -328,7 +332,7 @@ __device__ __forceinline__ void softmax_classic(
 }
 
 // ---- mask and bias alone --------------------------------------------------------------------------------------------
-// A warp to a row.
+// A warp for each row.
 
 template <class T>
 __device__ __forceinline__ void mask(const T* __restrict__ x, const Scores& scores, T* __restrict__ out) {

@@ -70,7 +70,7 @@ pub fn attention<D: Attention>(device: &D) {
             Case { num_heads, num_kv_heads: num_heads, head_dim, bias, seq_lens, ..plain }.check(device);
         }
     }
-    // wider heads than any tensor core takes, those of EmbeddingGemma
+    // heads wider than any tensor core takes, those of EmbeddingGemma
     for mask in [AttentionMask::Full, MASKS[3]] {
         Case { num_heads: 3, num_kv_heads: 1, head_dim: 256, mask, ..plain }.check(device);
     }
@@ -123,7 +123,7 @@ fn disentangled(span: usize, max_distance: Option<usize>) -> RelativeBias<()> {
     RelativeBias::Disentangled { of_queries: (), of_keys: (), positions }
 }
 
-/// The bound that [`AttentionShape::dtype`] states, beside the same attention in f32.
+/// Checks the bound that [`AttentionShape::dtype`] states, against the same attention in f32.
 fn bf16_is_within_its_bound<D: Attention>(device: &D, mask: AttentionMask, head_dim: usize) {
     const ROWS: usize = 300;
     let scale = 1.0 / (head_dim as f32).sqrt();
@@ -153,7 +153,7 @@ fn bf16_is_within_its_bound<D: Attention>(device: &D, mask: AttentionMask, head_
     // values of queries, keys and values are within ±1
     let delta = f64::from(scale) * head_dim as f64 / 128.0;
     let bound = delta.exp_m1() + 1.0 / 128.0;
-    // what either of them stores: the result beside which the other stands, and weights, see `Case::row`
+    // the rounding of what either of them stores: the result, and weights, see `Case::row`
     let bound = bound + 5.0 * of_storing::<D::Float>(1.0);
     for dtype in [DType::Bf16, DType::Int8] {
         compare::<D::Float>((dtype, mask, head_dim), &run(dtype), &want, |_| bound);
@@ -213,7 +213,7 @@ struct Case<'a> {
     num_heads: usize,
     num_kv_heads: usize,
     head_dim: usize,
-    /// Greatest magnitude of queries, keys and values.
+    /// The greatest magnitude of queries, keys and values.
     spread: f32,
     mask: AttentionMask,
     bias: Option<RelativeBias<()>>,
@@ -226,7 +226,7 @@ struct Values {
     bias: [Vec<f32>; 2],
 }
 
-/// What a query answers, and how far that may be off before it is stored.
+/// The answer of a query, and its tolerance before it is stored.
 type Want = (Vec<f64>, f64);
 
 impl Case<'_> {
@@ -393,13 +393,13 @@ impl Case<'_> {
                 *sum += weight * f64::from(value);
             }
         }
-        // A score errs by head_dim roundings of its magnitude (and the maximum as well), which is a relative error of
+        // A score errs by head_dim roundings of its magnitude (and so does the maximum), which is a relative error of
         // its exponential; normaliser and weighted sum add a rounding per key, each of at most the largest value.
         let magnitude = scores.iter().map(|s| s.magnitude).fold(0.0, f64::max);
         let relative =
             ROUNDING * (2.0 * (self.head_dim as f64 + 3.0) * magnitude + 2.0 * keys.len() as f64 + 8.0);
-        // a device that stores less than f32 may round the weights to that for the product with the values, and have
-        // added them up before or after
+        // a device that stores less than f32 may round the weights to its type for the product with the values, and add
+        // them up before or after that
         let of_weights = 2.0 * weights.iter().map(|weight| of_storing::<F>(*weight)).sum::<f64>();
         (out, (relative + of_weights) * f64::from(self.spread))
     }
@@ -433,9 +433,9 @@ fn spread_apart(
     padded
 }
 
-/// NaN in a value reaches that column of the rows that see it; NaN in a key those rows whole; nothing else, and no
-/// other sequence. So does `of_value` in the value of key `value`, which need not be NaN, but may be infinite in narrower
-/// types.
+/// NaN in a value reaches its column in the rows that see it, and NaN in a key those rows as a whole; neither reaches
+/// anything else or another sequence. The same holds for `of_value` in the value of key `value`, which need not be NaN,
+/// but may be infinite in narrower types.
 fn keeps_nan_to_those_who_see_it<D: Attention>(
     device: &D,
     (mask, dtype, head_dim): (AttentionMask, DType, usize),
@@ -481,8 +481,7 @@ fn keeps_nan_to_those_who_see_it<D: Attention>(
     }
 }
 
-/// Scores that are rounded to multiples of thousands when they are scaled: the greatest takes all, and those equal to it
-/// share.
+/// Scores that scaling rounds to multiples of thousands: the greatest takes all, and equal ones share.
 fn finds_the_greatest_of_giant_scores<D: Attention>(device: &D, mask: AttentionMask, dtype: DType) {
     const HEAD_DIM: usize = 64;
     const LARGE: f32 = 16384.0;
@@ -543,7 +542,7 @@ fn thirds<'a, D: Device>(rows: FloatsOn<'a, D>, hidden_size: usize) -> [ColumnsO
     [0, 1, 2].map(|third| Columns { rows, first: third * hidden_size, row_stride: 3 * hidden_size })
 }
 
-/// Sizes that the arguments of the host and the lengths of buffers tell.
+/// Refuses wrong sizes that the host's arguments and the lengths of buffers reveal.
 fn refuses_wrong_sizes<D: Attention>(device: &D) {
     let mut rig = Rig::new(device);
     let (x, lens, table) = (rig.put(&[0.0; 36]), rig.put_u32(&[1, 1, 1]), rig.put(&[0.0; 16]));
@@ -595,7 +594,7 @@ fn refuses_wrong_sizes<D: Attention>(device: &D) {
     refuses_size("attention: logarithms to nowhere", disentangled(16, 16, 2, Some(2)));
 }
 
-/// Layouts that contradict themselves or the buffers.
+/// Refuses layouts that contradict themselves or the buffers.
 pub(super) fn refuses_broken_layouts<D: Attention>(device: &D) {
     let mut rig = Rig::new(device);
     let qkv = rig.put(&[0.0; 36]);

@@ -1,5 +1,5 @@
-//! Element-wise steps and gates. Additions and products are the exact value, rounded to f32 and then to what is
-//! stored, so they are compared bit for bit.
+//! Element-wise steps and gates. Additions and products are the exact value, rounded to f32 and then to the stored
+//! type, so they are compared bit for bit.
 
 use super::{
     ROUNDING, WIDE, WIDTHS,
@@ -103,7 +103,7 @@ fn activations<D: BiasAct>(device: &D, values: &[f32]) {
     }
 }
 
-/// Of sums that lie between two values that can be stored: rounding them first errs by more than the activation does.
+/// Activations of sums between two storable values: rounding the sums first errs by more than the activation does.
 fn biased_activations<D: BiasAct>(device: &D, width: usize) {
     const ROWS: usize = 3;
     let mut numbers = Numbers::<D::Float>::new(width);
@@ -117,7 +117,8 @@ fn biased_activations<D: BiasAct>(device: &D, width: usize) {
             .answer(x.len(), |d, q, out| d.bias_activate(q, on_x.view(), on_bias.view(), activation, out))
             .unwrap_or_else(|e| panic!("bias_activate {activation:?}: {e}"));
         let want: Vec<f64> = sums.iter().map(|&sum| twin::activate(activation, sum)).collect();
-        // the stated error of the activation, and the rounding of the sum to f32, which no activation makes more of than 1.2
+        // the stated error of the activation, and the rounding of the sum to f32, which activations amplify by at most
+        // 1.2
         compare::<D::Float>(("bias_activate", activation, width), &out, &want, |i| {
             3e-7 * sums[i].abs().max(1.0) + 1.2 * ROUNDING * sums[i].abs()
         });
@@ -149,14 +150,14 @@ fn gates<D: BiasAct>(device: &D, n: usize) {
     }
 }
 
-/// Weights of a softmax times the values of each expert; of those that were not chosen nothing is there, be it NaN.
+/// Weights of a softmax times the values of each expert; unchosen experts contribute 0, even if their values are NaN.
 fn experts<D: BiasAct>(device: &D, values: usize) {
     const ROWS: usize = 3;
     for (num_experts, top_k) in [(1, 1), (3, 2), (8, 2), (64, 5), (5, 5)] {
         let width = num_experts * values;
         let mut numbers = Numbers::<D::Float>::new(width);
         let mut logits = numbers.around(0.0, 4.0, ROWS * num_experts);
-        // of equal ones the first, wherever the last place falls
+        // among equal logits the first is chosen, wherever the last place falls
         logits[num_experts - 1] = logits[0];
         logits[num_experts..2 * num_experts].fill(1.0);
         let weights: Vec<Option<f64>> =
@@ -184,7 +185,7 @@ fn experts<D: BiasAct>(device: &D, values: usize) {
     }
 }
 
-/// The weights of those experts that a row has; NaN where the greatest logit is infinite.
+/// The weights of the experts that a row has; NaN where the greatest logit is infinite.
 pub(super) fn routed(logits: &[f32], top_k: usize) -> Vec<Option<f64>> {
     let greatest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weights = match greatest.is_infinite() {

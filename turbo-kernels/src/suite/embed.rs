@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{Embed, KernelError, embed::Lookup, norm::NormWeights};
 
-/// Rows of the three tables, as of words, positions and types.
+/// The rows of the three tables, as for words, positions and types.
 const TABLE_ROWS: [usize; 3] = [50, 20, 2];
 const TOKENS: usize = 7;
 
@@ -80,7 +80,7 @@ fn check<D: Embed>(device: &D, hidden_size: usize) {
     }
 }
 
-/// An id that is no row is named, before anything is written.
+/// An error names an id that is no row, before anything is written.
 pub(super) fn refuses_ids_outside<D: Embed>(device: &D) {
     let mut rig = Rig::new(device);
     let (table, ones) = (rig.put(&[1.0; 12]), rig.put(&[1.0; 3]));

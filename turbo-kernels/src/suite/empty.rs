@@ -1,5 +1,5 @@
-//! Operations on nothing: no rows, no sequences, sequences without tokens. A device that launches blocks must not launch
-//! none.
+//! Operations on nothing: no rows, no sequences, sequences without tokens. A device that launches blocks must not
+//! launch an empty grid.
 
 use super::{
     experts,
@@ -157,7 +157,7 @@ fn products<D: Gemm + BatchedMatMul + Gather>(device: &D) {
     }
 }
 
-/// Kernels on sequences, of which there are none, or none with a token. What has a row per sequence makes it 0.
+/// Kernels on no sequences, or on sequences without tokens. Results with a row per sequence become 0.
 fn layouts<D: Gemm + Attention + Pool + Rotary>(device: &D) {
     let mut rig = Rig::new(device);
     let x = rig.put(&[]);

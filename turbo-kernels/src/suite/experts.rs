@@ -1,4 +1,5 @@
-//! Layers of experts: against the textbook, and where experts are apart against the parts that they stand for.
+//! Layers of experts, compared with the textbook, and where experts run separately with the operations that they stand
+//! for.
 
 use super::{
     ROUNDING,
@@ -12,7 +13,7 @@ use crate::{Activation, BiasAct, DType, Experts, FeedForward, Gemm, Hidden, Kern
 
 const GELU: Activation = Activation::GeluErf;
 
-/// Whatever a router says, a row is the weighted sum of what the experts make of it that it has.
+/// Whatever the router says, a row is the weighted sum of its experts' results.
 ///
 /// # Panics
 /// When the device departs from the twin.
@@ -28,11 +29,11 @@ pub fn experts<D: Gemm>(device: &D) {
     refuses_what_does_not_fit(device);
 }
 
-/// The same bits as feed-forward layers of which each row takes what it has by links of `link(a, b, sum) = a · b + sum`; and
-/// the same for some rows without the others.
+/// The result has the same bits as feed-forward layers whose results each row combines by links of
+/// `link(a, b, sum) = a · b + sum`; and some rows have the same bits without the others.
 ///
 /// # Panics
-/// When a value has other bits.
+/// When a value has different bits.
 pub fn experts_are_their_parts<D>(device: &D, link: impl Fn(f32, f32, f32) -> f32)
 where
     D: Gemm<Float = f32> + BiasAct,
@@ -56,16 +57,16 @@ where
     }
 }
 
-/// What a router makes of rows.
+/// The logits that a router gives rows.
 #[derive(Clone, Copy, Debug)]
 enum Router {
     /// Any logits.
     Any,
     /// One expert comes first for all rows, and another last.
     SameForAll,
-    /// All logits are alike.
+    /// All logits are equal.
     Undecided,
-    /// Any, and in every third row some are NaN; of others all are −∞, or some ∞.
+    /// Any, but in every third row some are NaN; in others all are −∞, or some are ∞.
     Broken,
 }
 
@@ -164,7 +165,7 @@ impl<'d, D: Gemm> Layer<'d, D> {
         }
     }
 
-    /// What the device makes of rows `first..first + rows`.
+    /// The device's result for rows `first..first + rows`.
     fn run(&self, first: usize, rows: usize) -> Vec<f32> {
         let num_experts = self.routing.num_experts;
         let [up, down] = self.matrices.each_ref();
@@ -178,7 +179,7 @@ impl<'d, D: Gemm> Layer<'d, D> {
             .unwrap_or_else(|e| panic!("{}: {e}", self.case))
     }
 
-    /// Values may be weighted before the second product or behind it, and be stored where that is.
+    /// Values may be weighted before or after the second product, and may be stored at that point.
     fn matches_the_textbook(&self) {
         let [x, up, down, logits] = &self.host;
         let Routing { num_experts, top_k } = self.routing;

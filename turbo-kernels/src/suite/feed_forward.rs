@@ -1,4 +1,4 @@
-//! Products that go on to a norm, and whole feed-forward layers: against the textbook, and against their parts.
+//! Products followed by a norm, and whole feed-forward layers, compared with the textbook and with their parts.
 
 use super::{
     ROUNDING,
@@ -32,12 +32,13 @@ pub fn feed_forward<D: Gemm>(device: &D) {
     refuses_what_does_not_fit(device);
 }
 
-/// The same bits as the operations that it stands for, and the same for a row alone, where the device promises bits.
+/// Where the device promises bits, a layer has the same bits as the operations that it stands for, and so has a single
+/// row.
 ///
 /// # Panics
-/// When a value has other bits.
+/// When a value has different bits.
 pub fn feed_forward_is_its_parts<D: Gemm<Float = f32> + Norm + BiasAct>(device: &D) {
-    // the wide ones take several groups of rows, one after another and side by side, the widest in blocks
+    // the wide layers take several groups of rows, one after another and side by side, the widest in blocks
     let sizes = [
         (29, 96, 384),
         (1, 65, 130),
@@ -49,7 +50,7 @@ pub fn feed_forward_is_its_parts<D: Gemm<Float = f32> + Norm + BiasAct>(device: 
     ];
     let everywhere = [Hidden::Activation(Activation::GeluErf), Hidden::Gate(Activation::Silu)]
         .map(|hidden| (hidden, &sizes[..]));
-    // which activation it is does not change how rows are cut
+    // the activation does not change how rows are cut
     let once = [Activation::Relu, Activation::GeluTanh]
         .map(|activation| (Hidden::Activation(activation), &sizes[..1]));
     for (hidden, sizes) in everywhere.into_iter().chain(once) {
@@ -64,7 +65,7 @@ pub fn feed_forward_is_its_parts<D: Gemm<Float = f32> + Norm + BiasAct>(device: 
     }
 }
 
-/// Which of the optional operands there are.
+/// The optional operands that are present.
 #[derive(Clone, Copy, Debug)]
 struct Parts {
     biases: bool,
@@ -122,7 +123,7 @@ impl<'d, D: Gemm> Layer<'d, D> {
         NormWeights { gain: self.placed[6].view(), offset: Some(self.placed[7].view()), epsilon: EPSILON }
     }
 
-    /// What the device makes of rows `first..first + rows`.
+    /// The device's result for rows `first..first + rows`.
     fn run(&self, parts: Parts, first: usize, rows: usize) -> Vec<f32> {
         let [x, _, up_bias, _, down_bias, residual, ..] = &self.placed;
         let (first, len) = (first * self.size, rows * self.size);
@@ -165,8 +166,8 @@ impl<'d, D: Gemm> Layer<'d, D> {
         compare::<D::Float>(("gemm_norm", self.case(parts)), &out, &want, |i| allowed[i]);
     }
 
-    /// What goes into the second product, `[rows, wide]`, and how far off each value may be. The first product may be stored
-    /// with or without its bias, and so may what becomes of it.
+    /// The input of the second product, `[rows, wide]`, and the tolerance of each value. The first product may be
+    /// stored with or without its bias, and so may the result of the activation or gate.
     fn first_half(&self, parts: Parts) -> Vec<(f64, f64)> {
         let [x, up, up_bias, ..] = &self.host;
         let wide = self.wide;
@@ -201,7 +202,7 @@ impl<'d, D: Gemm> Layer<'d, D> {
         }
     }
 
-    /// What the second product and the norm make of `hidden`, `[rows, wide]`, and how far off that may be. The product may
+    /// The result of the second product and the norm for `hidden`, `[rows, wide]`, and its tolerance. The product may
     /// be stored before bias and residual are added, in either order, and the sum before it is normalised.
     fn second_half(&self, parts: Parts, hidden: &[(f64, f64)]) -> (Vec<f64>, Vec<f64>) {
         let [_, _, _, down, down_bias, residual, gain, offset] = &self.host;
@@ -240,7 +241,8 @@ impl<'d, D: Gemm> Layer<'d, D> {
                 for (i, y) in twin::normalize(&sums, EPSILON.into()).into_iter().enumerate() {
                     let (gain, offset) = (f64::from(gain[i]), f64::from(offset[i]));
                     want.push(y * gain + offset);
-                    // a value, the mean and the spread are off by the greatest error each; the norm itself is a chain
+                    // a value, the mean and the spread are each off by up to the greatest error; the norm itself is a
+                    // chain
                     let relative = most / spread;
                     let of_norm = ROUNDING * (size + 8) as f64 * (relative + 1.0);
                     allowed.push(

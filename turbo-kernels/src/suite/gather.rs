@@ -49,7 +49,7 @@ fn check<D: Gather>(device: &D, shape: HeadShape, from: HeadStrides, to: HeadStr
     }
 }
 
-/// The keys of `[rows, 3 · hidden_size]`: strides wider than the values they reach.
+/// The keys in `[rows, 3 · hidden_size]`: strides wider than the values that they reach.
 fn keys_out_of_merged_rows<D: Gather>(device: &D) {
     let shape = HeadShape { batch_size: 1, num_heads: 2, rows: 3, head_dim: 4 };
     let from = HeadStrides { first: 8, batch_stride: 72, head_stride: 4, row_stride: 24 };

@@ -31,7 +31,7 @@ pub fn gemm<D: Gemm>(device: &D) {
     }
 }
 
-/// A sum, and what storing what it grew from would cost.
+/// A sum, and the error from storing its intermediate results.
 #[derive(Clone, Copy)]
 struct Wanted {
     sum: Product,
@@ -91,8 +91,8 @@ impl Case {
                 .collect();
             // In terms of the operands as the dtype rounds them, a chain of k steps errs by k roundings of the sum of
             // magnitudes, or 2k without FMA (and a product of bytes by a few); bias and residual are two more. No
-            // activation is steeper than 1.13; its own error is 3e-7 · max(1, |x|), or 3e-4 of GELU where operands are
-            // rounded. Before an activation or a residual what is there so far may be stored, and before a bias in some rows.
+            // activation is steeper than 1.13; its own error is 3e-7 · max(1, |x|), or 3e-4 for GELU where operands are
+            // rounded. The sum so far may be stored before an activation or a residual, and in some rows before a bias.
             let chain = ROUNDING * (2 * in_features + 2) as f64;
             let steep = if activation.is_some() { 1.13 } else { 1.0 };
             let own = match activation {

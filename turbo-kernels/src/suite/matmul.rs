@@ -1,4 +1,4 @@
-//! The two batched products of unfused attention, in the orders in which attention meets them.
+//! The two batched products of unfused attention, in the memory orders that attention uses.
 
 use super::{
     ROUNDING, WIDTHS,

@@ -57,7 +57,7 @@ fn check<D: Gemm>(device: &D, dtype: DType, out_features: usize, in_features: us
                 let of_rows = (pair[0]..pair[1]).map(|row| products[row as usize * out_features + column]);
                 let most = of_rows.clone().map(|p| p.value + bias).fold(f64::NEG_INFINITY, f64::max);
                 want.push(if of_rows.len() == 0 { 0.0 } else { most });
-                // as for each of the products, see `gemm`
+                // the error of each product, see `gemm`
                 let magnitude = of_rows.clone().map(|p| p.magnitude + bias.abs()).fold(0.0, f64::max);
                 let stored =
                     of_rows.map(|p| of_biasing::<D::Float>(p.value, out_features)).fold(0.0, f64::max);
@@ -78,7 +78,7 @@ fn check<D: Gemm>(device: &D, dtype: DType, out_features: usize, in_features: us
     }
 }
 
-/// A NaN is greater than everything, wherever among the rows it lies.
+/// A NaN is greater than everything, in whichever row it lies.
 fn keeps_nan_in_its_sequence<D: Gemm>(device: &D) {
     const N: usize = 9;
     let mut rig = Rig::new(device);

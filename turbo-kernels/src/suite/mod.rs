@@ -1,17 +1,18 @@
-//! What every device has to answer alike: each family of kernels against an obvious loop in `f64`.
+//! Tests that every device passes: each family of kernels is compared with an obvious loop in `f64`.
 //!
 //! In: a device. Out: nothing, or a panic that names the kernel, the case and the value. The twins share no code with
 //! any kernel. The cases visit the edges where vector code breaks: one value, a vector and its neighbours, odd rows,
 //! rows without a key, large magnitudes, means far from zero, NaN, sequences of one token.
 //!
-//! Every input lies between NaNs and every output between guard values, off the alignment of vectors, so a read or a
-//! write next to a buffer shows.
+//! Every input lies between NaNs and every output between guard values, not aligned to vectors, so a read or a write
+//! beside a buffer shows.
 //!
-//! What goes in are values of the device's [`Float`], so that a twin sees what the kernel sees; what comes out may be off by
-//! the error of computing in f32 and by one rounding to `Float`. Where a device may store something in between as well, the
+//! Inputs are values of the device's [`Float`], so that a twin sees what the kernel sees. Results may be off by the
+//! error of computing in f32 and by one rounding to `Float`. Where a device may also store an intermediate result, the
 //! case says so.
 //!
-//! [`all`] holds on any device. [`bits`] holds where a device promises that the bits of a row depend on that row alone.
+//! [`all`] holds on any device. [`bits`] holds for devices that promise that the bits of a row depend on that row
+//! alone.
 
 use crate::{Attention, BatchedMatMul, BiasAct, Embed, Float, Gather, Gemm, Norm, Pool, Rotary, Softmax};
 
@@ -61,18 +62,18 @@ pub use topk::top_k;
 /// One value, and the vectors of 8, 16 and 32 lanes with their neighbours.
 const WIDTHS: [usize; 13] = [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 65];
 
-/// Where a row outgrows the registers of 32 threads, and the row of a wide model.
+/// Lengths at which a row outgrows the registers of 32 threads, and the row of a wide model.
 const WIDE: [usize; 5] = [1023, 1024, 1025, 2048, 4096];
 
 /// Half a unit in the last place of an f32 near 1: the error of one rounding, relative to its result. Every device
 /// computes in f32, whatever it stores.
 const ROUNDING: f64 = <f32 as Float>::ROUNDING;
 
-/// What only a device that can read ids and lengths before it works is able to refuse: ids outside their table, layouts
-/// that contradict themselves.
+/// Checks for invalid values that only a device can refuse which reads ids and lengths before it works: ids outside
+/// their table, layouts that contradict themselves.
 ///
 /// # Panics
-/// When it does not, or has written something before it does.
+/// When the device does not refuse them, or writes something first.
 pub fn indices<D: Embed + Gemm + Pool + Attention + Rotary>(device: &D) {
     embed::refuses_ids_outside(device);
     pool::refuses_broken_layouts(device);
@@ -106,10 +107,10 @@ where
     empty(device);
 }
 
-/// Row kernels on rows of 1023 values and more, apart from [`all`] since an emulator takes its time for them.
+/// Row kernels on rows of 1023 values and more; separate from [`all`] since they take an emulator long.
 ///
 /// # Panics
-/// As [`all`].
+/// As for [`all`].
 pub fn wide_rows<D: BiasAct + Softmax + Norm + Embed + Pool>(device: &D) {
     bias_act::wide_rows(device);
     softmax::wide_rows(device);

@@ -1,4 +1,4 @@
-//! Layer norm, alone and behind bias and residual; RMS norm, of rows and of heads.
+//! Layer norm, alone and after bias and residual; RMS norm, of rows and of heads.
 
 use super::{
     ROUNDING, WIDE, WIDTHS,
@@ -20,7 +20,7 @@ pub fn norm<D: Norm>(device: &D) {
         every_spread(device, hidden_size);
     }
     for head_dim in WIDTHS.into_iter().chain([64, 128]) {
-        // off and on every vector
+        // not aligned to vectors, and aligned
         for beside in [[7, 2], [8, 16]] {
             rms_of_heads(device, HeadSizes { num_heads: 3, head_dim }, beside);
         }
@@ -41,10 +41,10 @@ fn every_spread<D: Norm>(device: &D, hidden_size: usize) {
     // thousands of squares are still within f32
     let huge = f32::min(1e15, D::Float::GREATEST);
     for epsilon in [1e-12, 1e-5] {
-        // E[x²] − E[x]² in f32 has no correct digit left at 1e4 ± 1, and hardly one at 100 ± 0.1
+        // in f32, E[x²] − E[x]² has no correct digit left at 1e4 ± 1, and hardly one at 100 ± 0.1
         for (center, spread) in [(0.0, 1.0), (1e4, 1.0), (-100.0, 0.1), (0.0, huge), (0.0, 1e4), (0.0, 1e-4)]
         {
-            // so far from 0 a narrow type has only multiples of its unit, 2 · ROUNDING · center: four to each side
+            // so far from 0, a narrow type has only multiples of its unit, 2 · ROUNDING · center: four on each side
             let spread = f32::max(spread, (8.0 * D::Float::ROUNDING) as f32 * f32::abs(center));
             check(device, hidden_size, epsilon, center, spread);
         }
@@ -89,7 +89,7 @@ fn check<D: Norm>(device: &D, hidden_size: usize, epsilon: f32, center: f32, spr
         compare::<D::Float>((name, case), got, &want, |i| allowed[i]);
     }
 
-    // what checkpoints without biases need
+    // as checkpoints without biases need it
     let bare = || NormWeights { gain: on_gain.view(), offset: None, epsilon };
     let out = rig
         .answer(x.len(), |d, queue, out| d.layer_norm(queue, on_x.view(), bare(), out))
@@ -120,7 +120,7 @@ fn rms_of_rows<D: Norm>(device: &D, hidden_size: usize, epsilon: f32, spread: f3
     compare_rms::<D::Float>(case, &out, &x, &gain, epsilon);
 }
 
-/// Heads with so many columns before and behind them.
+/// Heads with `first` columns before and `behind` columns behind them.
 fn rms_of_heads<D: Norm>(device: &D, heads: HeadSizes, [first, behind]: [usize; 2]) {
     let (width, epsilon) = (heads.width(), 1e-6);
     let mut numbers = Numbers::<D::Float>::new(width);
@@ -153,7 +153,7 @@ fn compare_rms<F: Float>(case: impl std::fmt::Debug, got: &[f32], x: &[f32], gai
     compare::<F>(case, got, &want, |i| relative * want[i].abs() + 1e-37);
 }
 
-/// The answer and how far each value may be off it.
+/// The answer, and the tolerance of each value.
 fn expected(x: &[f32], gain: &[f32], offset: &[f32], epsilon: f32) -> (Vec<f64>, Vec<f64>) {
     let hidden_size = gain.len();
     let (mut want, mut allowed) = (Vec::new(), Vec::new());
@@ -161,8 +161,8 @@ fn expected(x: &[f32], gain: &[f32], offset: &[f32], epsilon: f32) -> (Vec<f64>,
         let n = hidden_size as f64;
         let mean = row.iter().sum::<f64>() / n;
         let deviation = (row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n + f64::from(epsilon)).sqrt();
-        // The mean itself is rounded to f32, and so is a difference to it; n/4 roundings bound sums in any order of
-        // random values, generously.
+        // The mean itself is rounded to f32, and so is a difference to it; n/4 roundings are a generous bound for sums
+        // of random values in any order.
         let of_mean = ROUNDING * mean.abs() / deviation;
         let of_sums = ROUNDING * (n / 4.0 + 8.0);
         for (i, y) in twin::normalize(&row, epsilon.into()).into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Numbers that are the same on every machine: SplitMix64, seeded by the case, rounded to what a device stores.
+//! Numbers that are the same on every machine: SplitMix64, seeded by the case and rounded to the device's stored type.
 
 use std::marker::PhantomData;
 

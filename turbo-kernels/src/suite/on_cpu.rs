@@ -1,4 +1,4 @@
-//! The suite on this processor: every instruction set that it has, with several numbers of threads.
+//! The suite on this processor, with every instruction set that it has and several numbers of threads.
 
 use std::num::NonZeroUsize;
 
@@ -46,7 +46,7 @@ on_every_cpu! {
     wide_rows => super::wide_rows,
 }
 
-/// Within one instruction set neither batch mates nor the number of threads change a bit.
+/// Within one instruction set, neither the rest of the batch nor the number of threads changes a bit.
 #[test]
 fn bits_do_not_depend_on_the_batch_or_the_threads() {
     for isa in Isa::available() {

@@ -66,7 +66,7 @@ fn padded<D: Pool>(device: &D, hidden_size: usize, pooling: Pooling) {
     let mut x = Numbers::<D::Float>::new(hidden_size).values(SEQ_LENS.len() * PADDED_LEN * hidden_size);
     let starts: Vec<usize> = (0..SEQ_LENS.len()).map(|b| b * PADDED_LEN).collect();
     for (start, len) in starts.iter().zip(SEQ_LENS) {
-        // padding must not be looked at
+        // padding must not be read
         x[(start + len as usize) * hidden_size..(start + PADDED_LEN) * hidden_size].fill(f32::NAN);
     }
     let mut rig = Rig::new(device);
@@ -107,8 +107,8 @@ fn check<D: Pool>(
     let out = rig
         .answer(want.len(), |d, queue, out| d.pool(queue, pooling, layout, on_x.view(), out))
         .unwrap_or_else(|e| panic!("{pooling:?} {hidden_size}: {e}"));
-    // rows are copied exactly; a mean of n values below 1 takes n roundings, twice that where weights are rounded and,
-    // without FMA, products too; √n instead of n divides a sum of n roundings by √n less
+    // rows are copied exactly; a mean of n values below 1 takes n roundings, or 2n if weights are rounded and, without
+    // FMA, products too; √n instead of n divides a sum of n roundings by √n less
     let most = f64::from(SEQ_LENS[5]);
     let roundings = match pooling {
         Pooling::Cls | Pooling::LastToken | Pooling::Max => 0.0,
@@ -120,7 +120,7 @@ fn check<D: Pool>(
 }
 
 fn normalizes<D: Pool>(device: &D, hidden_size: usize) {
-    // norms below 1e-12, but f16 has only subnormals near 0 and ends at 65504
+    // norms below 1e-12, except that f16 has only subnormals near 0 and ends at 65504
     let tiny = f32::max(1e-15, 50.0 * D::Float::SMALLEST as f32);
     let huge = f32::min(1e15, D::Float::GREATEST);
     let mut numbers = Numbers::<D::Float>::new(hidden_size);
@@ -135,7 +135,7 @@ fn normalizes<D: Pool>(device: &D, hidden_size: usize) {
     let want: Vec<f64> = twin::rows(&x, hidden_size)
         .flat_map(|row| {
             let norm = row.iter().map(|v| v * v).sum::<f64>().sqrt();
-            // not `f64::max`, which forgets NaN
+            // not `f64::max`, which ignores NaN
             let divisor = if norm < 1e-12 { 1e-12 } else { norm };
             row.into_iter().map(move |v| v / divisor)
         })
@@ -157,11 +157,11 @@ fn weights_of_long_sequences_are_exact<D: Pool>(device: &D) {
         .answer(1, |d, queue, out| d.pool(queue, Pooling::WeightedMean, layout, x.view(), out))
         .expect("the layout fits");
     let want = 2.0 / (LEN + 1) as f64;
-    // all other terms are 0: the weight and, where they are apart, the quotient and the total are rounded
+    // all other terms are 0, so only the weight and, where they are separate, the quotient and the total are rounded
     compare::<D::Float>("weighted mean of many", &out, &[want], |_| 3.0 * ROUNDING * want);
 }
 
-/// Wherever among the rows it lies.
+/// The maximum keeps a NaN, in whichever row it lies.
 fn the_maximum_keeps_nan<D: Pool>(device: &D) {
     let mut rig = Rig::new(device);
     let sums = rig.put_u32(&[0, 3, 6]);
@@ -180,7 +180,7 @@ fn the_maximum_keeps_nan<D: Pool>(device: &D) {
     }
 }
 
-/// Sizes that the length of a buffer tells.
+/// Refuses wrong sizes that the length of a buffer reveals.
 fn refuses_wrong_lengths<D: Pool>(device: &D) {
     let mut rig = Rig::new(device);
     let (x, lens) = (rig.put(&[0.0; 12]), rig.put_u32(&[2, 1]));
@@ -195,7 +195,7 @@ fn refuses_wrong_lengths<D: Pool>(device: &D) {
     refuses_length("l2_normalize", rig.answer(12, |d, q, out| d.l2_normalize(q, 5, x.view(), out)));
 }
 
-/// Layouts that contradict themselves or the buffers.
+/// Refuses layouts that contradict themselves or the buffers.
 pub(super) fn refuses_broken_layouts<D: Pool>(device: &D) {
     let mut rig = Rig::new(device);
     let x = rig.put(&[0.0; 12]);

@@ -1,4 +1,4 @@
-//! Runs one kernel on values of the host, between guards, and compares what comes back.
+//! Runs one kernel on host values, between guards, and compares the results.
 
 use std::{cell::Cell, fmt::Debug, marker::PhantomData};
 
@@ -9,13 +9,14 @@ use crate::{
 };
 
 thread_local! {
-    /// Values before and after every buffer. Odd, so no buffer is aligned to a vector, but in [`aligned`].
+    /// The number of values before and after every buffer. Odd, so that no buffer is aligned to a vector, except in
+    /// [`aligned`].
     static GUARD: Cell<usize> = const { Cell::new(33) };
 }
 
-/// Does checks whose buffers begin at multiples of 128 bytes, for kernels that take other ways there.
+/// Runs checks with buffers that begin at multiples of 128 bytes, for kernels that take other paths there.
 pub fn aligned(checks: impl FnOnce()) {
-    /// Others go on behind a check that panics.
+    /// Other checks continue after one that panics, so the guard is restored on drop.
     struct Restore(usize);
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -26,7 +27,7 @@ pub fn aligned(checks: impl FnOnce()) {
     checks();
 }
 
-/// What stands around an output, and must stand there afterwards; it has few enough bits for every [`Float`].
+/// The value around an output, which must still be there afterwards; it has few enough bits for every [`Float`].
 const AROUND: f32 = -12_352.0;
 
 /// A device with a queue.
@@ -48,7 +49,7 @@ pub(super) struct Placed<D: Device, T> {
 /// Activations or constants on the device, to be read.
 pub(super) type Floats<D> = Placed<D, <D as Device>::Float>;
 
-/// What writes an output.
+/// A kernel that writes an output.
 type AnyKernel<'a, D> = dyn FnMut(
         &D,
         &mut <D as Device>::Queue,
@@ -57,7 +58,7 @@ type AnyKernel<'a, D> = dyn FnMut(
     + 'a;
 
 impl<D: Device, T: Element> Placed<D, T> {
-    /// All of them.
+    /// All values.
     pub(super) fn view(&self) -> D::View<'_, T> {
         self.part(0, self.len)
     }
@@ -77,14 +78,14 @@ impl<'d, D: Device> Rig<'d, D> {
         Self { device, queue, guard: GUARD.get() }
     }
 
-    /// Where it runs.
+    /// The device of the rig.
     pub(super) fn device(&self) -> &'d D {
         self.device
     }
 
     /// Uploads values between NaNs.
     ///
-    /// Panics when the device stores one of them otherwise: what a twin sees must be what a kernel sees.
+    /// Panics when the device rounds one of them: a twin must see the values that a kernel sees.
     pub(super) fn put(&mut self, values: &[f32]) -> Floats<D> {
         let is_exact = |v: &f32| *v == rounded::<D::Float>(*v) || v.is_nan();
         assert!(values.iter().all(is_exact), "{} does not hold a value of the case", D::Float::NAME);
@@ -92,7 +93,7 @@ impl<'d, D: Device> Rig<'d, D> {
         self.place(&values, D::Float::from_f32(f32::NAN))
     }
 
-    /// Uploads indices or lengths between numbers that no table and no sequence has.
+    /// Uploads indices or lengths between numbers that are beyond any table or sequence.
     pub(super) fn put_u32(&mut self, values: &[u32]) -> Placed<D, u32> {
         self.place(values, u32::MAX)
     }
@@ -115,7 +116,7 @@ impl<'d, D: Device> Rig<'d, D> {
         run().unwrap_or_else(|e| panic!("upload: {e}"))
     }
 
-    /// What `kernel` writes into an output of `len` values, which holds NaN before.
+    /// The values that `kernel` writes into an output of `len` values, which holds NaN before.
     ///
     /// Panics when the kernel wrote beside its output, or wrote and then refused its arguments.
     pub(super) fn answer(
@@ -130,7 +131,8 @@ impl<'d, D: Device> Rig<'d, D> {
         })
     }
 
-    /// [`Rig::answer`], compiled once for each device and not for each kernel: that was a tenth of the code of these tests.
+    /// [`Rig::answer`], compiled once for each device rather than for each kernel: that was a tenth of the code of
+    /// these tests.
     fn answer_of_one(&mut self, len: usize, kernel: &mut AnyKernel<'_, D>) -> Result<Vec<f32>, KernelError> {
         let guard = self.guard;
         let mut all = vec![D::Float::from_f32(AROUND); len + 2 * guard];
@@ -156,19 +158,19 @@ pub(super) fn rounded<F: Float>(value: f32) -> f32 {
     F::from_f32(value).to_f32()
 }
 
-/// How far a value of that magnitude moves when it is stored as `F`, over what a tolerance says of f32: it counts the
-/// roundings to f32 itself, so storing those adds nothing.
+/// How far a value of this magnitude moves when it is stored as `F`, beyond the tolerance for f32, which already counts
+/// the roundings to f32: storing an f32 adds nothing.
 pub(super) fn of_storing<F: Float>(magnitude: f64) -> f64 {
     if F::ROUNDING > ROUNDING { F::ROUNDING * magnitude.abs() + F::SMALLEST } else { 0.0 }
 }
 
-/// [`of_storing`] a product before its bias is added, which cuBLASLt does where rows of `columns` values are no sixteens
-/// of bytes.
+/// [`of_storing`] a product before its bias is added, as cuBLASLt does where rows of `columns` values are not multiples
+/// of sixteen bytes.
 pub(super) fn of_biasing<F: Float>(product: f64, columns: usize) -> f64 {
     if (columns * size_of::<F>()).is_multiple_of(16) { 0.0 } else { of_storing::<F>(product) }
 }
 
-/// Compares value by value what was stored as `F`: NaN with NaN, infinities with themselves, the rest within
+/// Compares values that were stored as `F`: NaN with NaN, infinities with themselves, the rest within
 /// `tolerance(index)` and one rounding to `F`. A tolerance of 0 is for values that are exact in every `F`: it stays 0.
 pub(super) fn compare<F: Float>(
     case: impl Debug,
@@ -193,7 +195,7 @@ fn compare_one<F: Float>(case: &dyn Debug, got: &[f32], want: &[f64], tolerance:
     }
 }
 
-/// The kernel refused because one buffer has the wrong length.
+/// Checks that the kernel refused because one buffer has the wrong length.
 pub(super) fn refuses_length(case: &str, answer: Result<Vec<f32>, KernelError>) {
     assert!(
         matches!(answer, Err(KernelError::Length { .. })),
@@ -201,7 +203,7 @@ pub(super) fn refuses_length(case: &str, answer: Result<Vec<f32>, KernelError>) 
     );
 }
 
-/// The kernel refused a size that contradicts the others.
+/// Checks that the kernel refused a size that contradicts the others.
 pub(super) fn refuses_size(case: &str, answer: Result<Vec<f32>, KernelError>) {
     assert!(matches!(answer, Err(KernelError::Size { .. })), "{case}: expected a wrong size, got {answer:?}");
 }

@@ -32,7 +32,7 @@ fn table<F: Float>(head_dim: usize) -> Vec<f32> {
     Numbers::<F>::new(head_dim).values(POSITIONS * head_dim)
 }
 
-/// What becomes of `x`, whose rows have the given positions (none: padding), and how far it may be off.
+/// The result for `x`, whose rows have the given positions (none: padding), and its tolerance.
 fn expected<F: Float>(
     heads: HeadSizes,
     x: &[f32],
@@ -110,7 +110,7 @@ fn padded<D: Rotary>(device: &D, heads: HeadSizes) {
     compare::<D::Float>(("rotary, padded", heads), &out, &want, |i| allowed[i]);
 }
 
-/// Sizes that the arguments of the host and the lengths of buffers tell.
+/// Refuses wrong sizes that the host's arguments and the lengths of buffers reveal.
 fn refuses_wrong_sizes<D: Rotary>(device: &D) {
     let mut rig = Rig::new(device);
     let (x, table, lens) = (rig.put(&[0.0; 24]), rig.put(&[0.0; 8]), rig.put_u32(&[2, 1]));
@@ -129,7 +129,7 @@ fn refuses_wrong_sizes<D: Rotary>(device: &D) {
     refuses_size("rotary: odd heads", run(2, 3, 24, 6, 6, 24));
 }
 
-/// What only a device that reads lengths can refuse.
+/// Refuses short tables, which only a device that reads lengths can do.
 pub(super) fn refuses_short_tables<D: Rotary>(device: &D) {
     let mut rig = Rig::new(device);
     let (x, table, sums) = (rig.put(&[0.0; 12]), rig.put(&[0.0; 8]), rig.put_u32(&[0, 3]));

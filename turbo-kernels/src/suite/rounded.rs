@@ -1,5 +1,5 @@
-//! A device that stores less than f32, to test the suite itself: it must pass for one that is correct, and fail for one
-//! that is a little off.
+//! A device that stores less than f32, to test the suite itself: the suite must pass a correct one, and fail one that
+//! is a little off.
 
 use std::{marker::PhantomData, num::NonZeroUsize};
 
@@ -19,9 +19,9 @@ use crate::{
     softmax::ScoreShape,
 };
 
-/// The CPU with memory of `F`s: a kernel widens what it reads to f32, and each result is rounded once. What a device may
-/// store in between, before an activation, a gate, a second product or a norm, it stores, and so it does before the bias where
-/// an activation or a residual belongs to the product.
+/// The CPU with memory of `F`s: a kernel widens its inputs to f32, and each result is rounded once. This device stores
+/// everything that a device may store in between: before an activation, a gate, a second product or a norm, and also
+/// before the bias of a product that has an activation or a residual.
 #[derive(Clone)]
 pub(super) struct Rounded<F> {
     cpu: Cpu,
@@ -34,14 +34,14 @@ impl<F: Float> Rounded<F> {
         Self::off_by(0)
     }
 
-    /// With the greatest value of every answer so many units in the last place too great.
+    /// A device on which the greatest value of every answer is `units` units in the last place too great.
     fn off_by(units: u8) -> Self {
         let options = CpuOptions { threads: NonZeroUsize::new(1), isa: None };
         let cpu = Cpu::new(options).expect("the instruction set is the machine's");
         Self { cpu, units_off: units, float: PhantomData }
     }
 
-    /// What `kernel` makes of `out`, rounded.
+    /// The result of `kernel` in `out`, rounded.
     fn answer(
         &self,
         out: &mut [F],
@@ -65,7 +65,7 @@ fn widen<F: Float>(values: &[F]) -> Vec<f32> {
     values.iter().map(|v| v.to_f32()).collect()
 }
 
-/// `columns`, of rows that were widened.
+/// `columns` of widened rows.
 fn columns<'a, F>(rows: &'a [f32], columns: Columns<&[F]>) -> Columns<&'a [f32]> {
     Columns { rows, first: columns.first, row_stride: columns.row_stride }
 }
@@ -200,7 +200,7 @@ impl<F: Float> Gemm for Rounded<F> {
     ) -> Result<(), KernelError> {
         let (bias, activation, residual) = epilogue.parts();
         let (x, residual) = (widen(x), residual.map(widen));
-        // also where steps follow: it refuses what no product takes
+        // also where steps follow: it refuses everything that no product takes
         let wide_bias = bias.map(widen);
         let sum = Epilogue::sum(wide_bias.as_deref(), residual.as_deref());
         self.answer(out, |out| self.cpu.gemm(queue, &x, weight, sum, out))?;
@@ -596,7 +596,7 @@ fn the_suite_holds_for_bf16() {
     super::indices(&device);
 }
 
-/// A family fails where the greatest value of each answer is so many units in the last place off.
+/// Checks that a family fails when the greatest value of each answer is so many units in the last place off.
 macro_rules! finds {
     ($($family:ident: $units:literal),* $(,)?) => {
         mod finds_in_f16 {
@@ -616,8 +616,8 @@ macro_rules! finds {
     };
 }
 
-// One unit where every bit is known, two where a result is rounded once: the value that was rounded may lie half a unit
-// to the other side. More where something is stored in between: weights of keys, the results of a first product.
+// One unit where every bit is known, two where a result is rounded once: the value before rounding may lie half a unit
+// to the other side. More where an intermediate result is stored: weights of keys, the results of a first product.
 finds! {
     bias_act: 1,
     embed: 1,

@@ -17,7 +17,7 @@ pub fn softmax<D: Softmax>(device: &D) {
         every_step(device, ScoreShape { batch_size: 3, num_heads: 2, queries: 3, keys });
     }
     special_values(device, 19);
-    // of a row that several warps share, most see no key when 17 are left
+    // several warps share a row, and most of them see no key when 17 are left
     special_values(device, 1100);
     huge_scores(device);
     refuses_wrong_lengths(device);
@@ -60,12 +60,12 @@ const BUCKETS: (usize, usize) = (8, 40);
 /// Positions of the disentangled bias, fewer than most rows have keys.
 const POSITIONS: PositionBuckets = PositionBuckets { span: 6, max_distance: Some(50) };
 
-/// What happens to scores.
+/// The steps applied to scores.
 #[derive(Clone, Copy, Debug)]
 struct Step<'a> {
     shape: ScoreShape,
     scale: f32,
-    /// Of the bias: `[buckets, num_heads]`.
+    /// The table of the bias, `[buckets, num_heads]`.
     table: &'a [f32],
     biased: bool,
     lens: Option<&'a [u32]>,
@@ -73,7 +73,7 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// Sequence, head, query and key of a score.
+    /// The sequence, head, query and key of a score.
     fn place(&self, i: usize) -> [usize; 4] {
         let ScoreShape { num_heads, queries, keys, .. } = self.shape;
         [i / keys / queries / num_heads, i / keys / queries % num_heads, i / keys % queries, i % keys]
@@ -172,7 +172,7 @@ impl Step<'_> {
         self.check_disentangled(device, scores);
     }
 
-    /// With what queries and keys of each sequence score with positions.
+    /// Checks softmax with the scores of each sequence's queries and keys with positions.
     fn check_disentangled<D: Softmax>(&self, device: &D, scores: &[f32]) {
         let ScoreShape { batch_size, num_heads, queries, keys } = self.shape;
         let width = num_heads * POSITIONS.count();
@@ -213,7 +213,7 @@ impl Step<'_> {
         compare::<D::Float>(("softmax with positions", self), &weights, &want, |_| allowed);
     }
 
-    /// With slopes, which a device may be off by a few units in the last place of f32.
+    /// Checks softmax with slopes, in which a device may be off by a few units in the last place of f32.
     fn check_alibi<D: Softmax>(&self, device: &D, scores: &[f32]) {
         let mut rig = Rig::new(device);
         let on_device = rig.put(scores);
@@ -236,7 +236,7 @@ impl Step<'_> {
             })
             .unwrap_or_else(|e| panic!("scale_mask_softmax, alibi, {self:?}: {e}"));
         let want: Vec<f64> = want.chunks(self.shape.keys.max(1)).flat_map(twin::softmax).collect();
-        // the greatest may be off, too; and a rounding per key of the sum
+        // the greatest may also be off, and the sum adds a rounding per key
         let allowed = 2.0 * off + ROUNDING * (2.0 * self.shape.keys as f64 + 8.0);
         compare::<D::Float>(("softmax with alibi", self), &weights, &want, |_| allowed);
     }
@@ -246,7 +246,7 @@ fn relative_bias<D: Softmax>(table: &Floats<D>) -> RelativeBias<FloatsOn<'_, D>>
     RelativeBias::Buckets { table: table.view(), num_buckets: BUCKETS.0, max_distance: BUCKETS.1 }
 }
 
-/// NaN takes its own row unless it is masked; −∞ is a key without weight; a row of them has no weights.
+/// NaN spreads over its own row unless it is masked; −∞ is a key without weight; a row of −∞ has no weights.
 fn special_values<D: Softmax>(device: &D, keys: usize) {
     let shape = ScoreShape { batch_size: 1, num_heads: 1, queries: 4, keys };
     let mut scores = Numbers::<D::Float>::new(5).values(4 * keys);

@@ -63,7 +63,7 @@ fn answer<D: TopK>(
     sized_answer(device, x, columns, k, [len, len])
 }
 
-/// With outputs of these lengths; the one of columns lies between guards, too.
+/// [`answer`] with outputs of these lengths; the columns lie between guards, too.
 fn sized_answer<D: TopK>(
     device: &D,
     x: &[f32],
@@ -89,7 +89,7 @@ fn sized_answer<D: TopK>(
     values.map(|values| (values, indices[GUARD..][..indices_len].to_vec()))
 }
 
-/// Everything is equal to something.
+/// Checks rows in which every value equals another.
 fn equal_values_stand_in_order<D: TopK>(device: &D) {
     const COLUMNS: usize = 700;
     let few: Vec<f32> = (0..ROWS * COLUMNS).map(|i| (i * i % 7) as f32 - 3.0).collect();

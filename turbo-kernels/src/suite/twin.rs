@@ -2,7 +2,7 @@
 
 use crate::{Activation, AttentionMask, DType, PositionBuckets};
 
-/// A sum of products and the sum of their magnitudes, which bounds the error of any order of adding.
+/// A sum of products, and the sum of their magnitudes, which bounds the error of every order of addition.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Product {
     pub(super) value: f64,
@@ -30,8 +30,8 @@ pub(super) fn linear(x: &[f32], weight: &[f32], in_features: usize) -> Vec<Produ
     out
 }
 
-/// Rows of `k` values as products of `dtype` take them: rounded to bf16, or to the nearest of 254 steps from the least to
-/// the greatest of the row and 0.
+/// Rows of `k` values as products of `dtype` take them: rounded to bf16, or to the nearest of 254 steps from the least
+/// to the greatest value of the row and 0.
 pub(super) fn rows_in(dtype: DType, x: &[f32], k: usize) -> Vec<f32> {
     match dtype {
         DType::F32 => x.to_vec(),
@@ -40,8 +40,8 @@ pub(super) fn rows_in(dtype: DType, x: &[f32], k: usize) -> Vec<f32> {
     }
 }
 
-/// Columns of a weight as products of `dtype` take them: rounded to bf16, or to the nearest of 127 steps in both
-/// directions from 0 to the greatest magnitude of the column.
+/// Columns of a weight as products of `dtype` take them: rounded to bf16, or to the nearest of 127 steps in each
+/// direction from 0 to the greatest magnitude of the column.
 pub(super) fn columns_in(dtype: DType, weight: &[f32], k: usize) -> Vec<f32> {
     let symmetric = |column: &[f32]| {
         let most = column.iter().fold(0.0f32, |a, b| a.max(b.abs()));
@@ -54,7 +54,7 @@ pub(super) fn columns_in(dtype: DType, weight: &[f32], k: usize) -> Vec<f32> {
     }
 }
 
-/// The nearer of the two bf16 around a value; of equally near ones the even one.
+/// The nearer of the two bf16 around a value; ties go to the even one.
 fn bf16(v: f32) -> f32 {
     let below = v.to_bits() & !0xffff;
     let [low, high] = [below, below + 0x1_0000].map(f32::from_bits);
@@ -145,15 +145,17 @@ pub(super) fn sees(mask: AttentionMask, i: usize, j: usize) -> bool {
     }
 }
 
-/// The slope of a head's linear bias, as the paper's authors define it: a geometric sequence that begins at its ratio; for
-/// other numbers of heads than powers of two, that of the power below and then every other slope of the power above.
+/// The slope of a head's linear bias, as the paper's authors define it: a geometric sequence that begins at its ratio.
+/// For numbers of heads that are no powers of two, it is the sequence of the power below, followed by every other slope
+/// of the power above.
 pub(super) fn slope(head: usize, num_heads: usize) -> f64 {
     let below = (0..).map(|log2| 1 << log2).take_while(|&power| power <= num_heads).last().unwrap_or(1);
     let of_power = |power: usize, number: usize| 2f64.powf(-8.0 / power as f64).powi(number as i32 + 1);
     if head < below { of_power(below, head) } else { of_power(2 * below, 2 * (head - below)) }
 }
 
-/// The bucket of a relative position, by logarithms in `f64`; the hair added puts whole logarithms where they belong.
+/// The bucket of a relative position, by logarithms in `f64`; a tiny added term puts whole logarithms where they
+/// belong.
 pub(super) fn bucket(distance: isize, num_buckets: usize, max_distance: usize) -> usize {
     let of_side = num_buckets / 2;
     let exact = of_side / 2;
@@ -167,8 +169,8 @@ pub(super) fn bucket(distance: isize, num_buckets: usize, max_distance: usize) -
     side + (exact + beyond).min(of_side - 1)
 }
 
-/// The place of a relative position: distances up to half of the span, and beyond that steps of the logarithm, which are
-/// rounded up; the hair taken off leaves whole logarithms where they are.
+/// The place of a relative position: distances up to half of the span, and beyond that steps of the logarithm, rounded
+/// up; a tiny subtracted term leaves whole logarithms where they are.
 pub(super) fn position(distance: isize, PositionBuckets { span, max_distance }: PositionBuckets) -> usize {
     let (half, far) = ((span / 2) as f64, distance.unsigned_abs() as f64);
     let steps = match max_distance {

@@ -1,4 +1,4 @@
-//! The greatest values on the CPU, a row to a piece.
+//! The greatest values on the CPU, one row to a piece.
 
 use super::{MOST, NAME, TopK, checked_rows};
 use crate::{
@@ -49,7 +49,7 @@ fn pick(x: &[f32], keys: &mut [u64]) {
     }
 }
 
-/// A number that grows with the value, and of equal values falls with the column; never 0.
+/// A number that grows with the value and, for equal values, falls with the column; never 0.
 fn key(value: f32, column: u32) -> u64 {
     // −0 becomes 0
     let bits = (value + 0.0).to_bits();

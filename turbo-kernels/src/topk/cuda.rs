@@ -1,4 +1,4 @@
-//! The greatest values on a GPU: a warp to a short row, a block to a long one.
+//! The greatest values on a GPU: a warp for a short row, a block for a long one.
 
 use super::{NAME, TopK, checked_rows};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 
 pub(crate) static FAMILY: Family = family!("topk", "topk.cu");
 
-/// Columns up to which a warp has a row to itself: some steps of 16 bytes to a lane.
+/// Rows of up to this many columns have a single warp: some steps of 16 bytes for each lane.
 const COLUMNS_OF_WARP: usize = 2048;
 
 impl<F: Float> TopK for Cuda<F> {
@@ -31,7 +31,7 @@ impl<F: Float> TopK for Cuda<F> {
         let by_warp = columns <= COLUMNS_OF_WARP;
         let name = if by_warp { named!(F, "top_k", "_warp") } else { named!(F, "top_k") };
         let args = (x, values, indices, rows, count(NAME, "columns", columns)?, k as u32);
-        // SAFETY: x holds `rows` rows of `columns` values, at least k of them, the outputs k for each.
+        // SAFETY: x holds `rows` rows of `columns` values, at least k of them; the outputs hold k for each row.
         Ok(unsafe { queue.launch(Kernel { module: FAMILY.of::<F>(), name }, shape(rows, by_warp), args) }?)
     }
 }

@@ -1,4 +1,4 @@
-//! The greatest values of rows and where they stand: what decoding picks its next tokens from.
+//! The greatest values of rows and where they stand, from which decoding picks its next tokens.
 
 mod cpu;
 #[cfg(any(feature = "cuda", feature = "testing", test))]
@@ -9,13 +9,13 @@ use crate::{
     device::{Device, FloatsOn, Values},
 };
 
-/// The most values that are picked of a row.
+/// The most values that are picked from a row.
 pub const MOST: usize = 64;
 
 /// The greatest values of rows.
 pub trait TopK: Device {
     /// The `k` greatest of each row of `columns` values, the greatest first, and their columns. Of equal values the one
-    /// that stands first comes first; 0 and −0 are equal. NaN is greater than any number, so that it is seen.
+    /// that stands first comes first; 0 and −0 are equal. NaN is greater than any number, so that it shows.
     ///
     /// `values` and `indices` are `[rows, k]`; the values are those of `x` to the bit.
     ///

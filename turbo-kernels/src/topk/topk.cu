@@ -1,9 +1,9 @@
 // The greatest values of rows and their columns.
 //
-// Each warp goes through its part of a row with the 64 greatest so far in registers, sorted, two to a lane. What is
-// greater than the k-th of them is kept aside, and merged when there are 32 of that: after the first few hundred values
-// almost nothing is. The warps of a row merge their 64 in a tree. After Johnson, Douze and Jégou, arXiv 1702.08734,
-// section 5 (WarpSelect).
+// Each warp goes through its part of a row with the 64 greatest values so far in registers, sorted, two in each lane.
+// Values greater than the k-th of them are set aside, and merged once there are 32: after the first few hundred values,
+// almost none are. The warps of a row merge their 64 values in a tree. After Johnson, Douze and Jégou, arXiv
+// 1702.08734, section 5 (WarpSelect).
 // Bytes per value: itself, once. A thread has UNROLL packs of 16 bytes under way, as a row may have a whole
 // multiprocessor to itself.
 //
@@ -11,13 +11,14 @@
 //   top_k_..._warp | a warp, of four in a block
 //   top_k_...      | a block of 1024
 //
-// A value is compared by a key of 64 bits that no other value of its row has, so the result depends neither on the order
-// of threads nor on their number.
+// A value is compared by a key of 64 bits, which is unique in its row, so the result depends neither on the order of
+// threads nor on their number.
 
 constexpr int KEPT = 64;
 constexpr int UNROLL = 4;
 
-// Grows with the value, and of equal values falls with the column; 0 is nothing. NaN is greater than any number.
+// The key of a value: it grows with the value, and among equal values falls with the column. 0 stands for no value. NaN
+// is greater than any number.
 __device__ __forceinline__ u64 key_of(float value, unsigned column) {
   const unsigned bits = __float_as_uint(value + 0.0f);  // -0 becomes 0
   unsigned order = bits >> 31 ? ~bits : bits | 0x80000000u;
@@ -36,13 +37,13 @@ __device__ __forceinline__ unsigned column_of_key(u64 key) { return ~static_cast
 __device__ __forceinline__ u64 greater(u64 a, u64 b) { return a > b ? a : b; }
 __device__ __forceinline__ u64 lesser(u64 a, u64 b) { return a < b ? a : b; }
 
-// This lane's part in a step of a sorting network: with the lane `distance` away, keep the greater or the lesser key.
+// This lane's part in a step of a sorting network: of its key and that of the lane `distance` away, keeps one.
 __device__ __forceinline__ u64 exchange(u64 key, int distance, bool keep_greater) {
   const u64 other = __shfl_xor_sync(FULL_WARP, key, distance);
   return keep_greater ? greater(key, other) : lesser(key, other);
 }
 
-// One key to a lane, sorted descending by lane: Batcher's bitonic network.
+// Sorts one key in each lane, descending by lane: Batcher's bitonic network.
 __device__ __forceinline__ u64 sort_descending(u64 key) {
   const unsigned lane = threadIdx.x % 32;
 #pragma unroll
@@ -56,7 +57,7 @@ __device__ __forceinline__ u64 sort_descending(u64 key) {
   return key;
 }
 
-// The greatest keys of a warp, descending: lane i has those of places i and i + 32.
+// The greatest keys of a warp, descending: lane i has those at places i and i + 32.
 struct Kept {
   u64 keys[2];
 
@@ -73,7 +74,7 @@ struct Kept {
     }
   }
 
-  // Keeps the greatest of these and 64 others in memory, descending.
+  // Keeps the greatest of these keys and of 64 others in memory, descending.
   __device__ __forceinline__ void merge_sorted(const u64 (&others)[KEPT]) {
     const unsigned lane = threadIdx.x % 32;
     keys[0] = greater(keys[0], others[63 - lane]);
@@ -87,16 +88,16 @@ struct Kept {
   }
 };
 
-// The greatest of those kept and 32 keys, one to a lane. Rare, so it is not inlined wherever a value may call for it.
+// The greatest of the kept keys and of 32 more, one in each lane. Rare, so it is not inlined wherever it may be called.
 __device__ __noinline__ Kept merged(Kept kept, u64 key) {
-  // descending, the new keys stand against the last of the others, which makes all of them rise and fall
+  // paired in descending order with the last of the others, the new keys make all of them rise and then fall
   const u64 rising = __shfl_sync(FULL_WARP, sort_descending(key), 31 - threadIdx.x % 32);
   kept.keys[1] = greater(kept.keys[1], rising);
   kept.sort_bitonic();
   return kept;
 }
 
-// What a warp has picked of its part of a row.
+// The values that a warp has picked from its part of a row.
 struct Picker {
   u64 (&aside)[KEPT];  // keys that are not merged yet, in shared memory
   unsigned k;
@@ -107,7 +108,7 @@ struct Picker {
   __device__ __forceinline__ Picker(u64 (&aside)[KEPT], unsigned k)
       : aside(aside), k(k), count(0), least(not_a_number()), kept{{0, 0}} {}
 
-  // Puts aside a value of each lane that `counts` for.
+  // Sets the value of each lane aside whose `counts` is true.
   __device__ __forceinline__ void add(float value, unsigned column, bool counts) {
     const unsigned counting = __ballot_sync(FULL_WARP, counts), lane = threadIdx.x % 32;
     if (counts) aside[count + __popc(counting & ((1u << lane) - 1))] = key_of(value, column);
@@ -121,7 +122,7 @@ struct Picker {
     }
   }
 
-  // All that is kept, once there are no more values.
+  // All kept keys, once there are no more values.
   __device__ __forceinline__ Kept finish() {
     const unsigned lane = threadIdx.x % 32;
     if (count > 0) merge(lane < count ? aside[lane] : 0);
@@ -135,7 +136,7 @@ struct Picker {
   }
 };
 
-// The greatest of a row that `warps` warps share, `warp` of them this one.
+// The greatest values of this warp's part of a row; `warps` warps share the row, and this one is number `warp`.
 template <int W, class T>
 __device__ __forceinline__ Kept pick(
     const T* __restrict__ row, unsigned columns, unsigned k, unsigned warp, unsigned warps, u64 (&aside)[KEPT]) {
@@ -151,8 +152,8 @@ __device__ __forceinline__ Kept pick(
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
       const unsigned column = first + (u * warps * 32 + lane) * W;
-      // What was kept before stands before all of these, so a value that is no greater than the least of it does not
-      // count. Where that is NaN all do, which is slower and no less right.
+      // The values kept before come before all of these, so a value that is not greater than the least of them does not
+      // count. If the least is NaN, all values count, which is slower and equally correct.
       const float least = picker.least;
       bool counts[W], any = false;
 #pragma unroll
@@ -168,7 +169,7 @@ __device__ __forceinline__ Kept pick(
   return picker.finish();
 }
 
-// values[i], indices[i] <- the i-th of those kept, i < k.
+// values[i], indices[i] <- the i-th kept value, i < k.
 template <class T>
 __device__ __forceinline__ void store_kept(
     const Kept& kept, const T* __restrict__ row, unsigned k, T* __restrict__ values, unsigned* __restrict__ indices) {
@@ -199,7 +200,7 @@ __device__ __forceinline__ void top_k(const T* __restrict__ x, T* __restrict__ v
   }
 #pragma unroll 1
   for (int distance = WARPS / 2; distance > 0; distance /= 2) {
-    // those above hand over what they kept
+    // the warps above hand over their kept keys
 #pragma unroll
     for (int j = 0; j < 2; ++j) shared[warp][threadIdx.x % 32 + 32 * j] = kept.keys[j];
     __syncthreads();

@@ -1,4 +1,4 @@
-//! Attention on a GPU: which kernel, and how many blocks of which size.
+//! Attention on a GPU: the choice of the kernel, and of the number and size of its blocks.
 //!
 //! ```text
 //! 16 bits, heads of 32, 64 or 128 columns, aligned ──▶ tensor cores: attention_wgmma.cu on compute capability 9.0,
@@ -6,12 +6,12 @@
 //! everything else                                  ──▶ attention.cu, multiply-adds of f32
 //! ```
 //!
-//! The two products multiply what activations are stored as, whatever [`AttentionShape::dtype`] says; on the
-//! tensor cores weights are rounded to that, too. A row has the same bits whatever the size of the tile that
-//! it is computed in, but not in kernels of different files.
+//! The two products multiply values of the type in which activations are stored, whatever [`AttentionShape::dtype`]
+//! says; on the tensor cores weights are rounded to that type, too. A row has the same bits whatever the size of the
+//! tile that it is computed in, but kernels of different files may give different bits.
 //!
-//! Lengths are on the device, so a layout that contradicts itself is not refused: its rows mean nothing, and
-//! no other memory is touched.
+//! Lengths are on the device, so a layout that contradicts itself is not refused: its rows mean nothing, and no other
+//! memory is touched.
 
 mod variant;
 
@@ -55,13 +55,13 @@ impl<F: Float> Attention for Cuda<F> {
     }
 }
 
-/// What attends to what, checked as far as the host can.
+/// The arguments of an attention, checked as far as the host can.
 struct Batch<'a, F: Float> {
     shape: AttentionShape,
     sequences: SequencesOnDevice<'a>,
     /// Rows of each sequence, unless the layout is packed.
     padded_len: Option<usize>,
-    /// Of keys and values.
+    /// The rows of keys and values.
     rows: u32,
     q: Columns<CudaView<'a, F>>,
     k: Columns<CudaView<'a, F>>,
@@ -72,7 +72,7 @@ struct Batch<'a, F: Float> {
 
 impl<'a, F: Float> Batch<'a, F> {
     /// # Errors
-    /// As of [`Attention::attention`].
+    /// Those of [`Attention::attention`].
     fn checked(
         shape: AttentionShape,
         layout: Layout<CudaView<'a, u32>>,
@@ -121,21 +121,21 @@ impl<'a, F: Float> Batch<'a, F> {
         }
     }
 
-    /// As many tiles of queries as there can be.
+    /// The most tiles of queries that there can be.
     fn tiles(&self, tile_rows: usize) -> usize {
         let (rows, batch_size) = (self.rows as usize, self.sequences.batch_size as usize);
         match (self.shape.queries, self.padded_len) {
             (Queries::First | Queries::Last, _) => batch_size,
             (Queries::All, Some(padded_len)) => batch_size.saturating_mul(padded_len.div_ceil(tile_rows)),
-            // one more for each than its rows fill: see `first_tile` in tile.cuh
+            // one more for each sequence than its rows fill: see `first_tile` in tile.cuh
             (Queries::All, None) => rows / tile_rows + batch_size,
         }
     }
 
-    /// `variant` is one that can do this work.
+    /// Launches `variant`, which can do this work.
     fn launch(self, queue: &mut CudaQueue, variant: Variant) -> Result<(), KernelError> {
         let AttentionShape { num_heads, num_kv_heads, head_dim, scale, mask, queries, .. } = self.shape;
-        // rows of no sequence mean nothing, and there are no sums behind the first one
+        // rows of no sequence mean nothing, and there are no prefix sums behind the first one
         if self.out.len() == 0 || self.sequences.batch_size == 0 {
             return Ok(());
         }
@@ -185,14 +185,14 @@ impl<'a, F: Float> Batch<'a, F> {
             num_buckets,
             max_distance,
         );
-        // SAFETY: these are PARAMETERS of tile.cuh. Tiles lie in sequences, and sequences among `rows` rows
-        // whatever the lengths say; all columns were checked to lie in their rows. A variant that reads 16
-        // bytes at once is chosen where all of them begin at multiples of that.
+        // SAFETY: the arguments are PARAMETERS of tile.cuh. Tiles lie in sequences, and sequences among `rows` rows
+        // whatever the lengths say; all columns were checked to lie in their rows. A variant that reads 16 bytes at
+        // once is chosen only where all columns begin at multiples of 16 bytes.
         Ok(unsafe { queue.launch(variant.kernel::<F>(), shape, arguments) }?)
     }
 }
 
-/// How far a row sees before and behind itself. The greatest number is no limit: no sequence is as long.
+/// How far a row sees before and behind itself. The greatest number means no limit, since no sequence is that long.
 fn reach(mask: AttentionMask) -> (u32, u32) {
     match mask {
         AttentionMask::Full => (u32::MAX, u32::MAX),

@@ -1,5 +1,5 @@
-//! Each kernel with each size of blocks, at the edges of tiles, beside the CPU, which the suite holds to its
-//! twin.
+//! Compares each kernel, with each size of blocks and at the edges of tiles, with the CPU, which the suite compares
+//! with its twin.
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -25,9 +25,9 @@ const MASKS: [AttentionMask; 5] = [
     AttentionMask::Window { reach: 5 },
     AttentionMask::Window { reach: 70 },
 ];
-/// Values around an output, a multiple of what kernels write at once.
+/// The number of guard values around an output, a multiple of what kernels write at once.
 const GUARD: usize = 64;
-/// What they are.
+/// The guard value.
 const AROUND: f32 = 7.0;
 
 /// Two heads of queries that share one of keys and values.
@@ -59,7 +59,7 @@ const fn buckets(num_buckets: usize, max_distance: usize) -> RelativeBias<()> {
     RelativeBias::Buckets { table: (), num_buckets, max_distance }
 }
 
-/// What a case computes with, all of it values of `F`.
+/// The inputs of a case, all of them values of `F`.
 #[derive(Clone)]
 struct Values {
     /// `[query rows, 2 · head_dim]`
@@ -171,7 +171,7 @@ impl Case {
         self.bias.map(|bias| bias.with_tables([table; 2]))
     }
 
-    /// Rows of the result that are tokens, and each with the number of its sequence and its position in it.
+    /// The rows of the result that are tokens, each with the number of its sequence and its position in it.
     fn attending(&self) -> Vec<(usize, usize, usize)> {
         let of_sequence = |(b, (&len, start)): (usize, (&u32, usize))| {
             let len = len as usize;
@@ -185,7 +185,7 @@ impl Case {
         self.lens.iter().zip(self.starts()).enumerate().flat_map(of_sequence).collect()
     }
 
-    /// What the CPU says.
+    /// The CPU's result.
     fn on_cpu(&self, values: &Values) -> Vec<f32> {
         let cpu = Cpu::new(CpuOptions::default()).expect("there is a CPU");
         let lengths = self.lengths();
@@ -197,13 +197,13 @@ impl Case {
         out
     }
 
-    /// How far a result may be off, if queries, keys and values are within ±1.
+    /// The tolerance of a result, if queries, keys and values are within ±1.
     fn allowed<F: Float>(&self, want: f32) -> f64 {
         let keys = f64::from(*self.lens.iter().max().expect("there are sequences"));
-        // of f32, as the suite has it: scores add up to √head_dim at most
+        // the error of f32, as in the suite: scores add up to √head_dim at most
         let (columns, magnitude) = (self.head_dim as f64, (self.head_dim as f64).sqrt() + 1.0);
         let of_f32 = f32::ROUNDING * (4.0 * (columns + 3.0) * magnitude + 4.0 * keys + 16.0);
-        // weights are rounded, each to its relative error or to that of a subnormal beside the greatest, 1
+        // weights are rounded, with a relative error or, beside the greatest, 1, that of a subnormal
         let of_weights = F::ROUNDING + keys * F::SMALLEST;
         of_f32 + of_weights + F::ROUNDING * f64::from(want.abs()) + F::SMALLEST
     }
@@ -227,12 +227,12 @@ impl<F: Float> Gpu<F> {
         upload(&self.device, &mut self.queue, &values)
     }
 
-    /// What `variant` makes of a case. Everything begins at a multiple of 16 bytes.
+    /// The result of `variant` for a case. Everything begins at a multiple of 16 bytes.
     fn run(&mut self, case: &Case, values: &Values, variant: Variant) -> Vec<f32> {
         self.run_with(case, values, &case.lengths(), variant)
     }
 
-    /// With lengths that may contradict the rows.
+    /// [`Gpu::run`] with lengths that may contradict the rows.
     fn run_with(&mut self, case: &Case, values: &Values, lengths: &[u32], variant: Variant) -> Vec<f32> {
         let [q, kv, table] = [&values.q, &values.kv, &values.table].map(|part| self.put(part));
         let len = values.q.len();
@@ -255,7 +255,7 @@ impl<F: Float> Gpu<F> {
     }
 }
 
-/// Rows that are tokens agree with the CPU; what stands in the padding is finite.
+/// Checks that rows that are tokens agree with the CPU, and that the padding is finite.
 fn agrees<F: Float>(case: &Case, what: impl Debug, got: &[f32], want: &[f32]) {
     let width = HEADS * case.head_dim;
     for (row, b, position) in case.attending() {
@@ -324,7 +324,7 @@ fn tensor_cores_agree_with_the_cpu_on_wide_heads() {
     tensor_cores_agree::<f16>(Order::Seeded(4), 128, &MASKS[1..2]);
 }
 
-/// A row is the same whichever others attend, and wherever its sequence lies; padding is 0.
+/// A row is the same whichever other rows attend, and wherever its sequence lies; padding is 0.
 #[test]
 fn rows_do_not_depend_on_their_place() {
     let Some(mut gpu) = Gpu::<f16>::new(Order::Seeded(5)) else { return };
@@ -367,7 +367,7 @@ fn rows_do_not_depend_on_their_place() {
     }
 }
 
-/// Not even where the product multiplies its value by a weight of 0.
+/// Hidden keys have no effect even where the product multiplies their values by a weight of 0.
 #[test]
 fn hidden_keys_reach_nothing() {
     let Some(mut gpu) = Gpu::<bf16>::new(Order::Reverse) else { return };
@@ -423,7 +423,7 @@ fn tiles_of_many_sequences_are_found() {
     }
 }
 
-/// What a tile of keys is known for is not what the next one is: only that has values that are not finite.
+/// Tiles are judged separately: only the next tile of keys has values that are not finite.
 #[test]
 fn tiles_are_known_apart() {
     let orders = [Order::Forward, Order::Reverse, Order::Seeded(1), Order::Seeded(2), Order::Seeded(9)];
@@ -452,7 +452,7 @@ fn tiles_are_known_apart() {
     }
 }
 
-/// Negative scales turn the order of scores, and with none all visible keys weigh the same.
+/// Negative scales reverse the order of scores, and with a scale of 0 all visible keys weigh the same.
 #[test]
 fn any_scale_is_a_scale() {
     let Some(mut gpu) = Gpu::<f16>::new(Order::Forward) else { return };
@@ -465,7 +465,7 @@ fn any_scale_is_a_scale() {
             let [variant, .., other] = with_tensor_cores(&case);
             let got = gpu.run(&case, &values, variant);
             assert_eq!(bits(&gpu.run(&case, &values, other)), bits(&got), "{case:?}");
-            // `allowed` is for scales of 1/√head_dim, and of f32 alone grows with the scale
+            // `allowed` is for scales of 1/√head_dim, and its part for f32 grows with the scale
             let case = Case { head_dim: 1024, ..case };
             for (got, want) in got.iter().zip(&want) {
                 assert!(f64::from(got - want).abs() <= case.allowed::<f16>(*want), "{scale}: {got} {want}");
@@ -506,7 +506,7 @@ fn lengths_that_contradict_themselves_touch_nothing_else() {
     }
 }
 
-/// What stands behind the only sum is none.
+/// There is no sequence behind the only prefix sum.
 #[test]
 fn rows_of_no_sequence_are_left_alone() {
     let Some(mut gpu) = Gpu::<f16>::new(Order::Forward) else { return };
@@ -540,7 +540,7 @@ fn the_suite_holds_on_tensor_cores() {
     on_every_emulator!(aligned);
 }
 
-/// Those without products of four warps.
+/// Tests GPUs without products of four warps.
 #[test]
 fn the_suite_holds_on_older_tensor_cores() {
     let Some(emulator) = Emulator::or_skip(Order::Seeded(8)) else { return };

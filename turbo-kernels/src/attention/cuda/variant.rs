@@ -1,11 +1,11 @@
-//! Which kernel attends, with blocks of which size: pure functions of what the host knows.
+//! The choice of the attention kernel and of the size of its blocks: pure functions of what the host knows.
 
 use crate::{
     cuda::{DeviceInfo, FloatType, Kernel, Module, named},
     device::Float,
 };
 
-/// The kernels of some files for one type, behind what all share.
+/// The kernels of some files for one type, behind the common files.
 macro_rules! module {
     ($name:literal, [$($file:literal),*], $instances:literal) => {
         Module {
@@ -20,21 +20,21 @@ macro_rules! module {
     };
 }
 
-/// Those of `attention.cu`.
+/// The kernels of `attention.cu`.
 macro_rules! general {
     ($name:literal, $instances:literal) => {
         module!($name, ["../attention.cu"], $instances)
     };
 }
 
-/// Those of `attention_mma.cu`.
+/// The kernels of `attention_mma.cu`.
 macro_rules! mma {
     ($name:literal, $instances:literal) => {
         module!($name, ["../rows.cuh", "../attention_mma.cu"], $instances)
     };
 }
 
-/// Those of `attention_wgmma.cu`.
+/// The kernels of `attention_wgmma.cu`.
 macro_rules! wgmma {
     ($name:literal, $instances:literal) => {
         module!($name, ["../../cuda/wgmma.cuh", "../rows.cuh", "../attention_wgmma.cu"], $instances)
@@ -49,7 +49,7 @@ static MMA_BF16: Module = mma!("attention_mma_bf16", "INSTANCES(bf16, bf16_t)\n"
 static WGMMA_F16: Module = wgmma!("attention_wgmma_f16", "INSTANCES(f16, half_t)\n");
 static WGMMA_BF16: Module = wgmma!("attention_wgmma_bf16", "INSTANCES(bf16, bf16_t)\n");
 
-/// All that every GPU runs, and those that only [`WGMMA`] does.
+/// The modules that every GPU runs, and those that only [`WGMMA`] runs.
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) static MODULES: [&Module; 5] = [&F32, &F16, &BF16, &MMA_F16, &MMA_BF16];
 #[cfg(all(test, feature = "cuda"))]
@@ -61,18 +61,18 @@ const WGMMA: (u32, u32) = (9, 0);
 /// Threads of a warp.
 const WARP: u32 = 32;
 
-/// What decides which kernel runs.
+/// The properties that decide which kernel runs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
     pub(super) float: FloatType,
     pub(super) num_heads: usize,
     pub(super) head_dim: usize,
     pub(super) sequences: usize,
-    /// Rows that attend, of a sequence on average.
+    /// The average number of rows of a sequence that attend.
     pub(super) queries: usize,
     /// Whether scores have biases.
     pub(super) biased: bool,
-    /// Whether a bias is one of a distance, or none: that of a query and a key is added by `attention.cu` alone.
+    /// Whether a bias, if any, depends only on the distance: `attention.cu` alone adds one of a query and a key.
     pub(super) by_distance: bool,
     /// Whether all rows, and the columns in them, begin at multiples of 16 bytes.
     pub(super) wide: bool,
@@ -81,16 +81,16 @@ pub(super) struct Work {
 /// A kernel, and the size of its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Variant {
-    /// Multiply-adds of f32; a head is read in parts of as many columns.
+    /// Multiply-adds of f32; a head is read in parts of `part` columns.
     General { part: usize },
-    /// Tensor cores: `warps` warps of `fragments` times 16 queries.
+    /// Tensor cores: `warps` warps with `fragments` times 16 queries each.
     Mma { head_dim: usize, fragments: usize, warps: usize },
     /// Tensor cores of compute capability 9.0: four warps, which multiply together.
     Wgmma { head_dim: usize, biased: bool },
 }
 
 impl Variant {
-    /// The best one for `work` on a GPU.
+    /// The best variant for `work` on a GPU.
     pub(super) fn of(work: &Work, gpu: &DeviceInfo) -> Variant {
         let &Work { head_dim, biased, .. } = work;
         let [.., smallest] = Variant::mma(head_dim);
@@ -103,8 +103,8 @@ impl Variant {
         }
     }
 
-    /// The one of [`Variant::mma`] with the largest tiles that sequences fill by more than half, and of which
-    /// every multiprocessor gets one.
+    /// The variant of [`Variant::mma`] with the largest tiles that sequences fill by more than half and that give every
+    /// multiprocessor at least one; the smallest if there is none.
     fn mma_of(work: &Work, multiprocessors: usize) -> Variant {
         let tiles = |rows| work.sequences * work.queries.div_ceil(rows) * work.num_heads;
         let suits = |variant: &Variant| {
@@ -127,14 +127,14 @@ impl Variant {
         }
     }
 
-    /// Those with tensor cores, the largest tile first. Heads of 128 columns leave no registers for a second
+    /// The variants with tensor cores, largest tile first. Heads of 128 columns leave no registers for a second
     /// fragment.
     pub(super) fn mma(head_dim: usize) -> [Variant; 3] {
         let largest = if head_dim > 64 { (1, 8) } else { (2, 4) };
         [largest, (1, 4), (1, 2)].map(|(fragments, warps)| Variant::Mma { head_dim, fragments, warps })
     }
 
-    /// Whether this one can do `work`.
+    /// Whether this variant can do `work`.
     pub(super) fn takes(self, work: &Work) -> bool {
         match self {
             Variant::General { .. } => true,
@@ -173,8 +173,8 @@ impl Variant {
         }
     }
 
-    /// The size of `Shared` in attention.cu; of two times `Stage` in attention_mma.cu and of `Tiles` in
-    /// attention_wgmma.cu, with biases of two tiles behind.
+    /// The size of `Shared` in attention.cu, of two `Stage`s in attention_mma.cu, or of `Tiles` in attention_wgmma.cu,
+    /// the latter two followed by the biases of two tiles.
     pub(super) fn shared_bytes(self, biased: bool) -> u32 {
         let rows = self.tile_rows();
         let bytes = match self {
@@ -251,7 +251,7 @@ mod tests {
 
     const WGMMA_64: Variant = Variant::Wgmma { head_dim: 64, biased: false };
 
-    /// Of as many multiprocessors as an H200 has.
+    /// A GPU with as many multiprocessors as an H200.
     fn gpu(compute_capability: (u32, u32)) -> DeviceInfo {
         DeviceInfo { name: String::new(), compute_capability, multiprocessors: 132, memory_bytes: 80 << 30 }
     }
@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    /// So that a row's bits do not depend on the other rows of the batch.
+    /// A row's bits must not depend on the other rows of the batch.
     #[test]
     fn four_warps_multiply_where_they_can_whatever_the_batch() {
         for (sequences, queries) in [(0, 0), (1, 1), (1, 512), (32, 512)] {
@@ -324,7 +324,7 @@ mod tests {
         // biases of 127 distances
         assert_eq!((WGMMA_64.threads(), WGMMA_64.shared_bytes(false)), (128, 2 * 2 * 64 * 128));
         assert_eq!(WGMMA_64.shared_bytes(true), WGMMA_64.shared_bytes(false) + 2 * 4 * 127);
-        // what a multiprocessor of compute capability 8.6 lends to one block
+        // the most that a multiprocessor of compute capability 8.6 gives to one block
         assert!(Variant::mma(128)[0].shared_bytes(true) <= 99 << 10);
         assert!(Variant::general(128).shared_bytes(true) <= 99 << 10);
         assert_eq!((Variant::general(128).parts(300), Variant::general(64).parts(64)), (3, 1));

@@ -1,4 +1,4 @@
-//! From device code to a library that the processor runs.
+//! Compiles device code to a library that the processor runs.
 
 use std::{
     env, fs,
@@ -9,7 +9,7 @@ use std::{
     sync::OnceLock,
 };
 
-/// What stands before the device code, in this order: CUDA's language as C++.
+/// The code in front of the device code, in this order: CUDA's language as C++.
 const CUDA_ON_CPU: [&str; 8] = [
     include_str!("cuda_on_cpu/fibers.h"),
     include_str!("cuda_on_cpu/block.h"),
@@ -21,7 +21,7 @@ const CUDA_ON_CPU: [&str; 8] = [
     include_str!("cuda_on_cpu/wgmma.h"),
 ];
 
-/// Kernels cast pointers as they need, and the compiler of CUDA lets them.
+/// The compiler's flags. Kernels cast pointers between types, which CUDA's compiler allows.
 const FLAGS: [&str; 8] = [
     "-std=c++17",
     "-O2",
@@ -33,8 +33,8 @@ const FLAGS: [&str; 8] = [
     "-Wno-attributes",
 ];
 
-/// What this processor has that any other need not have. `fmaf`, of which kernels consist, is a function of the C library
-/// that is called, unless the compiler may take the instruction: a third of the time of attention's tests.
+/// Flags for instructions that not every processor has. `fmaf`, which kernels consist of, is a call to the C library
+/// unless the compiler may use the instruction, which saves a third of the time of attention's tests.
 fn of_processor() -> &'static [&'static str] {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
@@ -43,7 +43,7 @@ fn of_processor() -> &'static [&'static str] {
     &[]
 }
 
-/// More flags, by the environment: `-fsanitize=address -g`.
+/// The environment variable with more flags, such as `-fsanitize=address -g`.
 pub(super) const MORE_FLAGS: &str = "TURBO_EMULATOR_FLAGS";
 
 /// A library, and the kernels that it can run.
@@ -60,7 +60,7 @@ pub(super) fn compiler() -> Command {
     command
 }
 
-/// What the compiler calls itself.
+/// The compiler's version text.
 ///
 /// # Errors
 /// When there is none.
@@ -77,7 +77,7 @@ pub(super) fn compiler_version() -> Result<&'static str, &'static str> {
 /// Compiles device code, unless that has been done before.
 ///
 /// # Errors
-/// What the compiler said.
+/// The compiler's messages.
 pub(super) fn compile(name: &str, unit: &str) -> Result<Compiled, String> {
     let unit = with_dynamic_shared(unit);
     let kernels = kernels_of(&unit)?;
@@ -98,14 +98,14 @@ pub(super) fn compile(name: &str, unit: &str) -> Result<Compiled, String> {
     Ok(Compiled { library, kernels })
 }
 
-/// Where libraries are kept: beside the program, which for a test is in the target folder.
+/// The folder that keeps libraries: beside the program, which for a test is in the target folder.
 fn folder() -> io::Result<PathBuf> {
     let folder = env::current_exe()?.with_file_name("cuda-on-cpu");
     fs::create_dir_all(&folder)?;
     Ok(folder)
 }
 
-/// Makes `library`, whole or not at all: other processes may want it, too.
+/// Builds `library`, whole or not at all: other processes may need it, too.
 fn build(folder: &Path, library: &Path, source: &str, flags: &[&str]) -> Result<(), String> {
     let own = folder.join(format!("{}-{:?}.so", process::id(), std::thread::current().id()));
     let compiled = feed(compiler().args(flags).args(["-x", "c++", "-", "-o"]).arg(&own), source);
@@ -113,7 +113,7 @@ fn build(folder: &Path, library: &Path, source: &str, flags: &[&str]) -> Result<
     fs::rename(&own, library).map_err(|error| error.to_string())
 }
 
-/// What `command` says when it is given `input`.
+/// The output of `command` when it is given `input`.
 fn feed(command: &mut Command, input: &str) -> Result<String, String> {
     let mut run = || {
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -132,7 +132,7 @@ fn said(output: Output) -> Result<String, String> {
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
-/// `extern __shared__ T name[];` as C++ can say it: a pointer to the block's dynamic shared memory.
+/// Replaces `extern __shared__ T name[];` by C++: a pointer to the block's dynamic shared memory.
 fn with_dynamic_shared(unit: &str) -> String {
     const BEGIN: &str = "extern __shared__ ";
     const END: &str = "[];";
@@ -141,7 +141,7 @@ fn with_dynamic_shared(unit: &str) -> String {
     for part in parts {
         let declared = part.split_once(END).and_then(|(declared, rest)| {
             let (ty, name) = declared.trim_end().rsplit_once(' ')?;
-            // a pointer need not be aligned as what it points to
+            // a pointer need not be aligned like the values that it points to
             let ty = ty
                 .strip_prefix("__align__(")
                 .and_then(|aligned| aligned.split_once(") "))
@@ -158,7 +158,7 @@ fn with_dynamic_shared(unit: &str) -> String {
     out
 }
 
-/// The names of all functions that are `__global__`, macros expanded.
+/// The names of all `__global__` functions, with macros expanded.
 fn kernels_of(unit: &str) -> Result<Vec<String>, String> {
     let text = feed(compiler().args(["-std=c++17", "-DTURBO_ON_CPU", "-x", "c++", "-E", "-P", "-"]), unit)?;
     let mut names = Vec::new();
@@ -176,7 +176,7 @@ fn kernels_of(unit: &str) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// What follows the parenthesis that `text` begins with.
+/// The text behind the parenthesised part that `text` begins with.
 fn behind_parenthesis(text: &str) -> &str {
     let mut depth = 0;
     for (i, c) in text.char_indices() {

@@ -22,10 +22,10 @@ struct Launch {
     seed: u64,
 }
 
-/// What `TURBO_LAUNCHER` defines.
+/// The function that `TURBO_LAUNCHER` defines to run a kernel.
 type Launcher = unsafe extern "C" fn(*const Launch, *mut *mut c_void, c_uint, *mut c_char, usize) -> c_int;
 
-/// What `TURBO_LAUNCHER` defines beside: how many parameters, and the bytes of each.
+/// The function that `TURBO_LAUNCHER` defines to tell the number of parameters, and the bytes of each.
 type Parameters = unsafe extern "C" fn(*mut c_uint) -> *const c_uint;
 
 /// A kernel of a module.
@@ -41,17 +41,17 @@ pub(super) struct Kernels {
     _library: Library,
 }
 
-/// The address of a module's source, and how it is changed.
+/// The address of a module's source, and its edit.
 type Key = (usize, Option<Edit>);
 
-/// A module's kernels, or what the compiler said of it.
+/// A module's kernels, or the compiler's messages about it.
 type Loaded = Arc<OnceLock<Result<Kernels, String>>>;
 
 impl Kernels {
-    /// The kernels of `module`, changed if there is an edit, for as long as `use_them` takes.
+    /// Calls `use_them` with the kernels of `module`, changed if there is an edit.
     ///
     /// # Errors
-    /// What the compiler said.
+    /// The compiler's messages.
     pub(super) fn of<T>(
         module: &Module,
         edit: Option<Edit>,
@@ -63,7 +63,7 @@ impl Kernels {
             let key = (module.source.as_ptr().addr(), edit);
             Arc::clone(modules.get_or_insert_default().entry(key).or_default())
         };
-        // other threads that want the same module wait here for its compiler, and those that want another do not
+        // other threads that need the same module wait here for its compiler, and those that need another do not
         loaded
             .get_or_init(|| {
                 let unit = module.unit();
@@ -90,7 +90,8 @@ impl Kernels {
             let parameters = *unsafe { library.get::<Parameters>(symbol.as_bytes()) }
                 .map_err(|error| error.to_string())?;
             let mut count = 0;
-            // SAFETY: one number is written, and as many lie where the result points to, for as long as the library is there.
+            // SAFETY: one number is written, and the result points to that many numbers, for as long as the library is
+            // loaded.
             let bytes = unsafe { slice::from_raw_parts(parameters(&mut count), count as usize) };
             let parameter_bytes = bytes.iter().map(|&bytes| bytes as usize).collect();
             found.insert(kernel, Found { launcher, parameter_bytes });
@@ -101,7 +102,7 @@ impl Kernels {
     /// The bytes of each parameter of kernel `name`.
     ///
     /// # Errors
-    /// There is no such kernel.
+    /// When there is no such kernel.
     pub(super) fn parameter_bytes(&self, name: &str) -> Result<&[usize], String> {
         self.kernel(name).map(|found| &found.parameter_bytes[..])
     }
@@ -113,10 +114,10 @@ impl Kernels {
     /// Runs a kernel to its end.
     ///
     /// # Errors
-    /// What the emulator found wrong.
+    /// The mistake that the emulator found.
     ///
     /// # Safety
-    /// As of [`crate::cuda::Stream::launch`].
+    /// As for [`crate::cuda::Stream::launch`].
     pub(super) unsafe fn launch(
         &self,
         name: &str,
@@ -134,8 +135,8 @@ impl Kernels {
         let launch = Launch { grid, block, shared_bytes, order, seed };
         let mut error = [0 as c_char; 512];
         let count = c_uint::try_from(args.len()).map_err(|error| error.to_string())?;
-        // SAFETY: the launcher reads `launch`, `count` pointers and what they point to, and writes a text that ends
-        // within the capacity; the caller vouches for what the kernel does.
+        // SAFETY: the launcher reads `launch`, `count` pointers and the values behind them, and writes a text that ends
+        // within the capacity; the caller vouches for the accesses of the kernel.
         let code =
             unsafe { launcher(&raw const launch, args.as_mut_ptr(), count, error.as_mut_ptr(), error.len()) };
         if code == 0 {

@@ -1,4 +1,4 @@
-//! Host memory as device memory, with its bounds known.
+//! Host memory that serves as device memory, with known bounds.
 
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc},
@@ -15,16 +15,16 @@ use crate::{
     device::{ALIGNMENT, DeviceError},
 };
 
-/// What an emulated device pretends to have.
+/// The memory that an emulated device pretends to have.
 pub(super) const MEMORY_BYTES: u64 = 8 << 30;
 
-/// All allocations that live: their sizes by address.
+/// All live allocations: their sizes by address.
 #[derive(Debug)]
 pub(super) struct Memory {
     live: Mutex<BTreeMap<u64, usize>>,
-    /// What it has.
+    /// All bytes of the device.
     bytes: AtomicU64,
-    /// Allocations so far.
+    /// The number of allocations so far.
     asked: AtomicU64,
 }
 
@@ -69,7 +69,7 @@ impl Memory {
     /// Nothing uses the allocation any more.
     ///
     /// # Panics
-    /// When it is none.
+    /// When there is no such allocation.
     pub(super) unsafe fn free(&self, address: Address, bytes: usize) {
         let freed = self.live().remove(&address.0);
         assert_eq!(
@@ -78,18 +78,18 @@ impl Memory {
             "freed {bytes} bytes at {address:?}, where an allocation has {freed:?}"
         );
         let layout = layout(bytes).expect("it was allocated with this layout");
-        // SAFETY: `allocate` gave it out with this layout, and it has not been freed: it was in the list.
+        // SAFETY: `allocate` returned it with this layout, and it has not been freed: it was in the list.
         unsafe { dealloc(pointer(address), layout) };
     }
 
-    /// Pointer to `bytes` bytes of one allocation.
+    /// A pointer to `bytes` bytes of one allocation.
     ///
     /// # Errors
-    /// When they do not lie in one.
+    /// When they do not lie in one allocation.
     pub(super) fn locate(&self, address: Address, bytes: usize) -> Result<*mut u8, DeviceError> {
         let live = self.live();
         let Some((first, len)) = live.range(..=address.0).next_back().filter(|_| bytes > 0) else {
-            // nothing is read or written there, be it nowhere
+            // no bytes are read or written, so the address may lie in no allocation
             let why = format!("{bytes} bytes at {address:?} are in no allocation");
             return if bytes == 0 {
                 Ok(pointer(address))
@@ -105,8 +105,8 @@ impl Memory {
         Ok(pointer(address))
     }
 
-    /// Lets a sanitizer, if there is one, find accesses outside of `spans` while the result lives. Without spans all
-    /// are allowed.
+    /// Makes the sanitizer, if there is one, report accesses outside of `spans` while the result lives. Without spans,
+    /// all accesses are allowed.
     pub(super) fn confine(&self, spans: &[(Address, usize)]) -> Option<Confined> {
         let sanitizer = Sanitizer::of_this_process().filter(|_| !spans.is_empty())?;
         let live: Vec<_> = self.live().iter().map(|(first, bytes)| (Address(*first), *bytes)).collect();
@@ -122,7 +122,7 @@ fn pointer(address: Address) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(address.0 as usize)
 }
 
-/// As many bytes as requested and no more, so that a sanitizer finds accesses beyond.
+/// The layout of exactly as many bytes as requested, so that a sanitizer finds accesses beyond them.
 fn layout(bytes: usize) -> Option<Layout> {
     Layout::from_size_align(bytes.max(1), ALIGNMENT).ok()
 }

@@ -1,11 +1,11 @@
-//! The processor acting as a GPU: the same device code, compiled as C++ and run thread by thread.
+//! The processor acting as a GPU: it runs the same device code, compiled as C++, thread by thread.
 //!
 //! ```text
 //! common.cuh + family.cu ──cuda_on_cpu──▶ C++ ──compiler──▶ library ──▶ one fiber per CUDA thread
 //! ```
 //!
-//! For tests: it finds what a GPU hides (a missing barrier, a lane that is not there, shared memory before it is
-//! written) and needs a C++ compiler when it runs, none when the crate is built.
+//! It is for tests: it finds mistakes that a GPU hides (a missing barrier, a lane that does not exist, reads of shared
+//! memory that was never written). It needs a C++ compiler when it runs, and none when the crate is built.
 
 mod compile;
 mod library;
@@ -26,23 +26,23 @@ use stream::{EmulatedStream, Operations};
 use super::{Address, DeviceInfo, Driver, Freed, Stream};
 use crate::device::DeviceError;
 
-/// Which of the threads that can go on does.
+/// The order in which threads that can continue do so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// The next one.
+    /// The next thread first.
     Forward,
-    /// The one before.
+    /// The previous thread first.
     Reverse,
-    /// Any, by a generator of this seed.
+    /// Any thread, chosen by a generator with this seed.
     Seeded(u64),
 }
 
-/// A change of device code, to see whether a test finds it.
+/// A change of device code, to check that a test finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Edit {
-    /// What is replaced where it is first found in a unit, if it is.
+    /// The text whose first occurrence in a unit is replaced, if there is one.
     pub from: &'static str,
-    /// What stands there instead.
+    /// The replacement.
     pub to: &'static str,
 }
 
@@ -57,7 +57,7 @@ pub struct Emulator {
     operations: Arc<Operations>,
 }
 
-/// Whether this process runs under AddressSanitizer, which then sees what kernels touch.
+/// Whether this process runs under AddressSanitizer, which then checks the memory that kernels touch.
 #[must_use]
 pub fn is_sanitized() -> bool {
     Sanitizer::of_this_process().is_some()
@@ -65,7 +65,7 @@ pub fn is_sanitized() -> bool {
 
 impl Emulator {
     /// # Errors
-    /// When there is no C++ compiler (`c++`, or what `CXX` names), or the system is not Linux.
+    /// When there is no C++ compiler (`c++`, or the one that `CXX` names), or the system is not Linux.
     pub fn new(order: Order) -> Result<Emulator, DeviceError> {
         let failed = |why: &str| DeviceError::Failed { what: "emulate a GPU", why: why.to_owned() };
         if cfg!(not(target_os = "linux")) {
@@ -83,32 +83,32 @@ impl Emulator {
         Ok(Emulator { order, edit: None, info, memory, freed: Freed::default(), operations })
     }
 
-    /// The same GPU, which runs all device code changed.
+    /// The same GPU, which applies `edit` to all device code.
     #[must_use]
     pub fn edited(self, edit: Edit) -> Emulator {
         Emulator { edit: Some(edit), ..self }
     }
 
-    /// The same GPU, as one of this compute capability.
+    /// The same GPU with this compute capability.
     #[must_use]
     pub fn of_capability(mut self, compute_capability: (u32, u32)) -> Emulator {
         self.info.compute_capability = compute_capability;
         self
     }
 
-    /// From now on an operation runs when the host waits for it. A check whether it is done runs the oldest operation
-    /// alone, so it shows that the host went on, and in which order, without a clock.
+    /// Delays operations from now on: each runs when the host waits for it. A check whether an operation is done runs
+    /// only the oldest one. So a test shows, without a clock, that the host went on, and in which order.
     pub fn lag(&self) {
         self.operations.lag();
     }
 
-    /// Operations that wait.
+    /// The number of operations that wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.operations.waiting()
     }
 
-    /// An emulated GPU for a test, or none, in which case the test says so and ends.
+    /// An emulated GPU for a test, or `None`, in which case this says so and the test ends.
     ///
     /// # Panics
     /// When there is no compiler although `TURBO_REQUIRE_EMULATOR=1`.
@@ -126,20 +126,20 @@ impl Emulator {
         }
     }
 
-    /// From now on there are no more than so many free bytes.
+    /// Leaves `bytes` bytes of memory free.
     pub fn leave_free(&self, bytes: u64) {
         self.memory.leave_free(bytes);
     }
 
-    /// Allocations so far.
+    /// The number of allocations so far.
     #[must_use]
     pub fn allocations(&self) -> u64 {
         self.memory.asked()
     }
 }
 
-// SAFETY: memory is the host's, of as many bytes as were requested, and all operations are in one list, which is done
-// before any goes; `freed` is one.
+// SAFETY: memory is the host's, with as many bytes as were requested; all operations are in one list, which is done
+// before any memory is freed; there is one `freed`.
 unsafe impl Driver for Emulator {
     fn info(&self) -> &DeviceInfo {
         &self.info

@@ -1,4 +1,4 @@
-//! The products of cuBLASLt as an obvious loop.
+//! cuBLASLt's products as an obvious loop.
 
 use half::{bf16, f16};
 
@@ -10,13 +10,13 @@ use crate::{
     suite::twin,
 };
 
-/// Does `product` on memory of the host.
+/// Does `product` on host memory.
 ///
 /// # Errors
 /// When a value lies outside its allocation.
 ///
 /// # Safety
-/// As of [`crate::cuda::Stream::product`].
+/// As for [`crate::cuda::Stream::product`].
 pub(super) unsafe fn multiply(memory: &Memory, product: &Product) -> Result<(), DeviceError> {
     let Product { input, output, batch, m, n, k, .. } = *product;
     if batch == 0 || m == 0 || n == 0 {
@@ -65,7 +65,7 @@ unsafe fn read(
 ) -> Result<Vec<f32>, DeviceError> {
     let mut values = Vec::with_capacity(shape.iter().product());
     for_each_row(memory, float, at, shape, |row| {
-        // SAFETY: `row` points to as many values of this type.
+        // SAFETY: `row` points to that many values of this type.
         let value = |j: usize| unsafe {
             match float {
                 FloatType::F32 => row.cast::<f32>().add(j).read(),
@@ -78,7 +78,7 @@ unsafe fn read(
     Ok(values)
 }
 
-/// The reverse.
+/// Writes `values` to `at`: the reverse of [`read`].
 unsafe fn write(
     memory: &Memory,
     float: FloatType,
@@ -89,7 +89,7 @@ unsafe fn write(
     let mut rows = values.chunks_exact(shape[2]);
     for_each_row(memory, float, at, shape, |row| {
         for (j, value) in rows.next().into_iter().flatten().enumerate() {
-            // SAFETY: `row` points to as many values of this type.
+            // SAFETY: `row` points to that many values of this type.
             unsafe {
                 match float {
                     FloatType::F32 => row.cast::<f32>().add(j).write(*value),

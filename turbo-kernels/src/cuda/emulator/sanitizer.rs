@@ -1,4 +1,4 @@
-//! AddressSanitizer, in a process that runs under it: poisons the bytes that no kernel may touch.
+//! AddressSanitizer, in a process that runs under it: poisons the bytes that a kernel must not touch.
 
 use std::{ffi::c_void, sync::OnceLock};
 
@@ -12,7 +12,7 @@ pub(super) struct Sanitizer {
 }
 
 impl Sanitizer {
-    /// `None` in a process without it.
+    /// The sanitizer; `None` in a process without one.
     pub(super) fn of_this_process() -> Option<Sanitizer> {
         static FOUND: OnceLock<Option<Sanitizer>> = OnceLock::new();
         *FOUND.get_or_init(Sanitizer::find)
@@ -34,14 +34,14 @@ impl Sanitizer {
     }
 }
 
-/// Allocations of which only some bytes may be touched; all of them again when this is dropped.
+/// Allocations of which only some bytes may be touched, until this is dropped.
 pub(super) struct Confined {
     sanitizer: Sanitizer,
     allocations: Vec<(Address, usize)>,
 }
 
 impl Confined {
-    /// Of `allocations`, which live as long as this, only the spans `allowed` inside them.
+    /// Allows only the spans `allowed` inside `allocations`, which live as long as this.
     pub(super) fn new(
         sanitizer: Sanitizer,
         allocations: Vec<(Address, usize)>,
@@ -49,7 +49,7 @@ impl Confined {
     ) -> Confined {
         let confined = Confined { sanitizer, allocations };
         for span in &confined.allocations {
-            // SAFETY: poisoning changes no memory, and an access to it ends the process.
+            // SAFETY: poisoning changes no memory; an access to poisoned memory ends the process.
             unsafe { (sanitizer.poison)(pointer(span.0), span.1) };
         }
         for span in allowed {
@@ -63,7 +63,7 @@ impl Confined {
 impl Drop for Confined {
     fn drop(&mut self) {
         for span in &self.allocations {
-            // SAFETY: it is an allocation, all of whose bytes may be touched.
+            // SAFETY: this is an allocation, all of whose bytes may be touched again.
             unsafe { (self.sanitizer.unpoison)(pointer(span.0), span.1) };
         }
     }

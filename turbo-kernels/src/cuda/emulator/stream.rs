@@ -1,4 +1,4 @@
-//! Operations of the emulated GPU, done at once or when the host waits for them.
+//! Operations of the emulated GPU, done immediately or when the host waits for them.
 
 use std::{
     collections::VecDeque,
@@ -12,7 +12,7 @@ use crate::{
     device::DeviceError,
 };
 
-/// An operation of a stream, with all that it needs.
+/// An operation of a stream, with everything that it needs.
 #[derive(Clone)]
 enum Operation {
     Launch(Box<Launch>),
@@ -28,19 +28,19 @@ struct Launch {
     shape: LaunchShape,
     order: Order,
     edit: Option<Edit>,
-    /// The bytes of each argument, from the first on.
+    /// The bytes of each argument, in order.
     arguments: Vec<[u8; LARGEST_ARGUMENT]>,
-    /// What it may touch.
+    /// The memory that the kernel may touch.
     confined_to: Vec<(Address, usize)>,
 }
 
-/// Kernels take pointers and numbers.
+/// The most bytes of an argument: kernels take pointers and numbers.
 const LARGEST_ARGUMENT: usize = 8;
 
-/// Where a copy to the host lands.
+/// The host memory that a copy lands in.
 type Landed = Arc<Mutex<Vec<u8>>>;
 
-/// All streams' operations, in the order in which they were enqueued.
+/// The operations of all streams, in the order in which they were enqueued.
 #[derive(Debug)]
 pub(super) struct Operations {
     memory: Arc<Memory>,
@@ -49,12 +49,12 @@ pub(super) struct Operations {
 
 #[derive(Default)]
 struct State {
-    /// Whether operations wait.
+    /// Whether operations wait until the host waits for them.
     lags: bool,
     waiting: VecDeque<Operation>,
-    /// How many were enqueued so far.
+    /// The number of operations that were enqueued so far.
     enqueued: u64,
-    /// The first error of an operation that was done late. From then on every wait reports it.
+    /// The first error of a delayed operation. From then on every wait reports it.
     failed: Option<String>,
 }
 
@@ -71,14 +71,14 @@ impl std::fmt::Debug for State {
 }
 
 impl State {
-    /// How many are done.
+    /// The number of operations that are done.
     fn done(&self) -> u64 {
         self.enqueued - self.waiting.len() as u64
     }
 
     fn do_one(&mut self, memory: &Memory) {
         let Some(operation) = self.waiting.pop_front() else { return };
-        // behind one that failed a GPU does nothing any more
+        // a GPU does nothing after a failed operation
         if self.failed.is_none()
             && let Err(error) = operation.perform(memory)
         {
@@ -105,7 +105,7 @@ impl Operations {
         self.state().waiting.len()
     }
 
-    /// Does `operation` now, or later; gives its number.
+    /// Does `operation` now or later, and returns its number.
     fn enqueue(&self, operation: Operation) -> Result<u64, DeviceError> {
         let mut state = self.state();
         state.enqueued += 1;
@@ -118,7 +118,7 @@ impl Operations {
         operation.perform(&self.memory).map(|()| number)
     }
 
-    /// Does all that waits. A failure is not reported here, as freeing memory calls this.
+    /// Does all waiting operations. A failure is not reported here, since freeing memory calls this.
     pub(super) fn do_all(&self) {
         let mut state = self.state();
         while !state.waiting.is_empty() {
@@ -126,7 +126,7 @@ impl Operations {
         }
     }
 
-    /// Does what waits up to operation `number`.
+    /// Does the waiting operations up to number `number`.
     fn wait_for(&self, number: u64) -> Result<(), DeviceError> {
         let mut state = self.state();
         while state.done() < number.min(state.enqueued) {
@@ -155,11 +155,11 @@ impl Operation {
     fn perform(self, memory: &Memory) -> Result<(), DeviceError> {
         match self {
             Operation::Launch(launch) => launch.perform(memory),
-            // SAFETY: the caller that enqueued it promised.
+            // SAFETY: promised by the caller that enqueued it.
             Operation::Product(product) => unsafe { product::multiply(memory, &product) },
             Operation::Upload { from, to } => {
                 let to = memory.locate(to, from.len())?;
-                // SAFETY: as many bytes lie there, in memory that no value of the host's is in.
+                // SAFETY: that many bytes lie there, in memory that holds no value of the host.
                 unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
                 Ok(())
             }
@@ -167,7 +167,7 @@ impl Operation {
                 let from = memory.locate(from, bytes)?;
                 let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
                 to.resize(bytes, 0);
-                // SAFETY: as many bytes lie there, in memory that no value of the host's is in.
+                // SAFETY: that many bytes lie there, in memory that holds no value of the host.
                 unsafe { from.copy_to_nonoverlapping(to.as_mut_ptr(), bytes) };
                 Ok(())
             }
@@ -177,7 +177,7 @@ impl Operation {
 
 impl Launch {
     /// # Safety
-    /// As of [`Stream::launch`].
+    /// As for [`Stream::launch`].
     unsafe fn new(
         (kernel, shape): (Kernel, LaunchShape),
         (order, edit): (Order, Option<Edit>),
@@ -191,7 +191,7 @@ impl Launch {
             }
             let copy = |(from, &bytes): (&*mut c_void, &usize)| {
                 let mut to = [0; LARGEST_ARGUMENT];
-                // SAFETY: the caller says that an argument of this type lies there; its bytes fit, or this panics.
+                // SAFETY: the caller promises that an argument of this type lies there; its bytes fit, or this panics.
                 to[..bytes].copy_from_slice(unsafe { std::slice::from_raw_parts(from.cast(), bytes) });
                 to
             };
@@ -205,7 +205,7 @@ impl Launch {
         let mut arguments: Vec<*mut c_void> =
             self.arguments.iter_mut().map(|bytes| bytes.as_mut_ptr().cast()).collect();
         Kernels::of(self.kernel.module, self.edit, |kernels| {
-            // SAFETY: the caller that enqueued it promised; its arguments were copied.
+            // SAFETY: promised by the caller that enqueued it; its arguments were copied.
             unsafe { kernels.launch(self.kernel.name, self.shape, self.order, &mut arguments) }
         })
         .map_err(|why| DeviceError::Failed { what: self.kernel.name, why })
@@ -217,9 +217,9 @@ pub(super) struct EmulatedStream {
     order: Order,
     edit: Option<Edit>,
     operations: Arc<Operations>,
-    /// What the next kernel may touch.
+    /// The memory that the next kernel may touch.
     confined_to: Vec<(Address, usize)>,
-    /// What is not done, but recorded, while a recording is under way.
+    /// The operations that are recorded instead of done, while a recording is under way.
     recorded: Option<Vec<Operation>>,
 }
 
@@ -229,7 +229,7 @@ impl EmulatedStream {
         EmulatedStream { order, edit, operations, confined_to: Vec::new(), recorded: None }
     }
 
-    /// Enqueues what a recording can hold, or records it.
+    /// Enqueues an operation that a recording can hold, or records it.
     fn put(&mut self, operation: Operation) -> Result<(), DeviceError> {
         match &mut self.recorded {
             Some(recorded) => {
@@ -308,7 +308,7 @@ impl Stream for EmulatedStream {
     }
 }
 
-/// Operations that were recorded.
+/// Recorded operations.
 struct EmulatedRecording {
     operations: Arc<Operations>,
     recorded: Vec<Operation>,
@@ -326,14 +326,14 @@ impl Recording for EmulatedRecording {
     }
 }
 
-/// Host memory that copies land in.
+/// Host memory that receives copies.
 #[derive(Debug)]
 struct EmulatedLanding {
     operations: Arc<Operations>,
     landed: Landed,
-    /// Number of the last copy.
+    /// The number of the last copy.
     number: u64,
-    /// What was given out of it last.
+    /// The bytes that were handed out last.
     bytes: Vec<u8>,
 }
 

@@ -1,15 +1,15 @@
-//! From CUDA C++ to machine code of one GPU, by NVRTC: up to some seconds a file.
+//! Compiles CUDA C++ to machine code of one GPU with NVRTC, which takes up to some seconds a file.
 
 use std::{ffi::CString, ptr};
 
 use super::{nvrtc, unavailable::Version};
 
-/// How every file is compiled, beside its architecture. NVRTC has no folder of headers, and the kernels need none.
+/// The options for every file, besides its architecture. NVRTC has no folder of headers, and the kernels need none.
 const OPTIONS: [&str; 1] = ["--std=c++17"];
-/// The same by all processors, each some kernels; known to newer ones.
+/// The same, with the kernels of a file divided among all processors; newer versions of NVRTC know this option.
 const OPTIONS_FROM_13: [&str; 2] = ["--std=c++17", "--split-compile=0"];
 
-/// The GPUs of which kernels use what no other has, so that nothing else runs their code: `sm_90a`.
+/// GPUs whose kernels use instructions that no other GPU has, so that no other GPU runs their code: `sm_90a`.
 const HOPPER: (u32, u32) = (9, 0);
 
 /// NVRTC for one kind of GPU.
@@ -21,16 +21,16 @@ pub(super) struct Compiler {
 }
 
 impl Compiler {
-    /// One for GPUs of `capability`; `None` when NVRTC knows none that they could run.
+    /// A compiler for GPUs of `capability`; `None` when NVRTC supports no architecture whose code they run.
     ///
-    /// `version` is NVRTC's own, from the gate that must have let us pass.
+    /// `version` is NVRTC's own, from the gate, which must have passed.
     pub(super) fn new(capability: (u32, u32), version: Version) -> Option<Self> {
         let architecture = architecture(capability, &supported())?;
         let own = if capability == HOPPER { "a" } else { "" };
         Some(Self { architecture: format!("sm_{architecture}{own}"), version })
     }
 
-    /// Everything beside the source that the machine code depends on.
+    /// Everything besides the source that the machine code depends on.
     pub(super) fn identity(&self) -> String {
         format!("nvrtc {} {} {}", self.version, self.architecture, self.options().join(" "))
     }
@@ -39,15 +39,15 @@ impl Compiler {
         if self.version.major >= 13 { &OPTIONS_FROM_13 } else { &OPTIONS }
     }
 
-    /// The architecture that it compiles for: `sm_80`.
+    /// The architecture that the compiler targets: `sm_80`.
     pub(super) fn architecture(&self) -> &str {
         &self.architecture
     }
 
-    /// The machine code of `source`, a cubin.
+    /// Compiles `source` to machine code, a cubin.
     ///
     /// # Errors
-    /// What NVRTC says of the source.
+    /// NVRTC's messages about the source.
     pub(super) fn compile(&self, source: &str) -> Result<Vec<u8>, String> {
         let program = Program::new(source)?;
         let architecture = format!("--gpu-architecture={}", self.architecture);
@@ -55,20 +55,20 @@ impl Compiler {
         let options: Vec<_> =
             options.map(|option| CString::new(option).expect("options have no zeros")).collect();
         let pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
-        // SAFETY: the program is one of NVRTC's, and `pointers` are as many strings as said, which outlive the call.
+        // SAFETY: the program is NVRTC's, and `pointers` point to the stated number of strings, which outlive the call.
         let answer =
             unsafe { nvrtc::nvrtcCompileProgram(program.0, pointers.len() as i32, pointers.as_ptr()) };
         check(answer).map_err(|error| format!("{error}\n{}", program.log()))?;
-        // SAFETY: both functions belong together: the first gives the bytes that the second writes.
+        // SAFETY: both functions belong together: the first returns the number of bytes that the second writes.
         unsafe { program.text(nvrtc::nvrtcGetCUBINSize, nvrtc::nvrtcGetCUBIN) }
     }
 }
 
-/// Those of Jetsons, whose code other GPUs of their major number need not run.
+/// The architectures of Jetsons, whose code other GPUs of the same major number need not run.
 const JETSONS: [u32; 3] = [72, 87, 101];
 
-/// The architecture whose machine code a GPU of `capability` runs best: of those that are `known`, its own, or the greatest
-/// of its major number below it.
+/// The architecture whose machine code a GPU of `capability` runs best: among the `known` ones, its own, or else the
+/// greatest below it with the same major number.
 fn architecture((major, minor): (u32, u32), known: &[u32]) -> Option<u32> {
     let wanted = major * 10 + minor;
     let runs =
@@ -76,7 +76,7 @@ fn architecture((major, minor): (u32, u32), known: &[u32]) -> Option<u32> {
     known.iter().copied().filter(runs).max()
 }
 
-/// The architectures that NVRTC knows: 90 is `sm_90`. None if it does not tell.
+/// The architectures that NVRTC supports: 90 is `sm_90`. Empty if NVRTC fails to answer.
 fn supported() -> Vec<u32> {
     let mut count = 0;
     // SAFETY: writes one number.
@@ -84,14 +84,14 @@ fn supported() -> Vec<u32> {
         return Vec::new();
     }
     let mut architectures = vec![0; usize::try_from(count).unwrap_or(0)];
-    // SAFETY: writes as many numbers as it said before.
+    // SAFETY: writes as many numbers as NVRTC reported before.
     match unsafe { nvrtc::nvrtcGetSupportedArchs(architectures.as_mut_ptr()) }.result() {
         Ok(()) => architectures.into_iter().map(i32::unsigned_abs).collect(),
         Err(_) => Vec::new(),
     }
 }
 
-/// An answer of NVRTC; its name where it is an error.
+/// Converts a status of NVRTC; an error becomes its name.
 fn check(answer: nvrtc::nvrtcResult) -> Result<(), String> {
     answer.result().map_err(|error| format!("{:?}", error.0))
 }
@@ -99,9 +99,9 @@ fn check(answer: nvrtc::nvrtcResult) -> Result<(), String> {
 /// Source that NVRTC compiles.
 struct Program(nvrtc::nvrtcProgram);
 
-/// A function of NVRTC that tells how many bytes another one writes.
+/// A function of NVRTC that returns the number of bytes that another one writes.
 type SizeOf = unsafe fn(nvrtc::nvrtcProgram, *mut usize) -> nvrtc::nvrtcResult;
-/// That one.
+/// A function of NVRTC that writes those bytes.
 type Write = unsafe fn(nvrtc::nvrtcProgram, *mut std::ffi::c_char) -> nvrtc::nvrtcResult;
 
 impl Program {
@@ -115,17 +115,17 @@ impl Program {
         check(answer).map(|()| Self(program))
     }
 
-    /// What NVRTC said of it, if anything.
+    /// NVRTC's messages about the program, if any.
     fn log(&self) -> String {
         // SAFETY: both functions belong together, as above.
         let log = unsafe { self.text(nvrtc::nvrtcGetProgramLogSize, nvrtc::nvrtcGetProgramLog) };
         String::from_utf8_lossy(&log.unwrap_or_default()).trim_end_matches(['\0', '\n']).to_owned()
     }
 
-    /// The bytes that `write` gives.
+    /// The bytes that `write` writes.
     ///
     /// # Safety
-    /// `write` writes as many bytes as `size_of` tells.
+    /// `write` writes as many bytes as `size_of` reports.
     unsafe fn text(&self, size_of: SizeOf, write: Write) -> Result<Vec<u8>, String> {
         let mut bytes = 0;
         // SAFETY: the program is one of NVRTC's; one number is written.

@@ -1,7 +1,7 @@
-//! The handles of CUDA, each given back when it is dropped.
+//! CUDA's handles, each released when it is dropped.
 //!
-//! All belong to a [`Context`], which each keeps alive. What a failing destructor leaves behind the process's end takes: it
-//! fails when the GPU is lost, and then all of its memory is.
+//! All handles belong to a [`Context`], which each of them keeps alive. If a destructor fails, its handle is released
+//! only when the process ends: destructors fail when the GPU is lost, and then all of its memory is lost, too.
 
 use std::{
     ptr,
@@ -28,7 +28,7 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// That of `gpu`, which the driver gave.
+    /// The context of `gpu`, a handle from the driver.
     pub(super) fn of(gpu: cu::CUdevice) -> Result<Arc<Self>, DeviceError> {
         let mut handle = ptr::null_mut();
         // SAFETY: `gpu` is one of the driver's; one handle is written.
@@ -36,13 +36,13 @@ impl Context {
         Ok(Arc::new(Self { gpu, handle }))
     }
 
-    /// Makes it the one that this thread's calls mean. Every call below needs that.
+    /// Makes this the current context of the calling thread, which every call below needs.
     pub(super) fn enter(&self) -> Result<(), DeviceError> {
         // SAFETY: the context is alive as long as `self`.
         check("choose the GPU", unsafe { cu::cuCtxSetCurrent(self.handle) })
     }
 
-    /// Waits for everything that was enqueued on it, by whomever.
+    /// Waits for everything that anyone has enqueued in the context.
     pub(super) fn synchronize(&self) -> Result<(), DeviceError> {
         self.enter()?;
         // SAFETY: no arguments; a context is current.
@@ -52,12 +52,12 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: retained once, and released once: nothing that belongs to it is left, since all keep it alive.
+        // SAFETY: retained once and released once; no handle that belongs to it is left, since all keep it alive.
         unsafe { cu::cuDevicePrimaryCtxRelease_v2(self.gpu) };
     }
 }
 
-/// What the driver tells of GPU number `ordinal`, which it has.
+/// The driver's description of GPU number `ordinal`, which exists.
 pub(super) fn describe(ordinal: u32) -> Result<(cu::CUdevice, DeviceInfo), DeviceError> {
     use cu::CUdevice_attribute as A;
     let mut gpu = 0;
@@ -70,7 +70,7 @@ pub(super) fn describe(ordinal: u32) -> Result<(cu::CUdevice, DeviceInfo), Devic
         Ok::<_, DeviceError>(u32::try_from(value).unwrap_or(0))
     };
     let mut name = [0; 256];
-    // SAFETY: writes as many bytes as said at most, the last a zero.
+    // SAFETY: writes at most as many bytes as stated, the last of them a zero.
     check("ask for the GPU's name", unsafe {
         cu::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, gpu)
     })?;
@@ -90,21 +90,21 @@ pub(super) fn describe(ordinal: u32) -> Result<(cu::CUdevice, DeviceInfo), Devic
     Ok((gpu, info))
 }
 
-/// What keeps recordings of a stream from beginning.
+/// Keeps recordings of a stream from beginning while it is held.
 pub(super) struct Outside<'a>(MutexGuard<'a, bool>);
 
-/// A stream of the driver: it waits for no other, not even for the one that CUDA calls default.
+/// A stream of the driver. It waits for no other stream, not even for CUDA's default stream.
 #[derive(Debug)]
 pub(super) struct RawStream {
     context: Arc<Context>,
     pub(super) handle: cu::CUstream,
-    /// Whether what is enqueued is recorded, and not done.
+    /// Whether enqueued operations are recorded instead of done.
     is_recording: Mutex<bool>,
 }
 
-// SAFETY: the driver takes a stream from any thread.
+// SAFETY: the driver accepts a stream from any thread.
 unsafe impl Send for RawStream {}
-// SAFETY: and from several at once: each of its functions locks the stream.
+// SAFETY: and from several threads at once: each of the driver's functions locks the stream.
 unsafe impl Sync for RawStream {}
 
 impl RawStream {
@@ -125,25 +125,26 @@ impl RawStream {
         *self.recording()
     }
 
-    /// From now on records what is enqueued.
+    /// Records operations from now on.
     pub(super) fn begin_recording(&self) -> Result<(), DeviceError> {
         let mut outside = self.outside_recordings("begin a recording")?;
         self.context.enter()?;
-        // Other threads, and the loading of a module by this one, are no part of it: nothing is forbidden to them.
+        // Other threads, and loading a module on this one, are no part of the recording: nothing is forbidden to them.
         let mode = cu::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: the stream is alive, and none of CUDA's own.
+        // SAFETY: the stream is alive, and is not one of CUDA's own.
         check("begin a recording", unsafe { cu::cuStreamBeginCapture_v2(self.handle, mode) })?;
         *outside.0 = true;
         Ok(())
     }
 
-    /// What is enqueued is done again.
+    /// Operations are done again from now on, instead of recorded.
     pub(super) fn recording_ended(&self) {
         *self.recording() = false;
     }
 
-    /// There is no recording, and none begins while the result is held, be it another thread's. A recording holds kernels
-    /// and products; the host's part would be done once, and not again when it is replayed.
+    /// Checks that there is no recording, and keeps any thread from beginning one while the result is held. A recording
+    /// holds kernels and products only; the host's part of an operation would be done once, and not again at each
+    /// replay.
     pub(super) fn outside_recordings(&self, what: &'static str) -> Result<Outside<'_>, DeviceError> {
         let is_recording = self.recording();
         if *is_recording {
@@ -156,7 +157,7 @@ impl RawStream {
         self.is_recording.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for everything that was enqueued on it.
+    /// Waits for everything that was enqueued on the stream.
     pub(super) fn synchronize(&self) -> Result<(), DeviceError> {
         self.context.enter()?;
         // SAFETY: the stream is alive as long as `self`.
@@ -165,7 +166,7 @@ impl RawStream {
 }
 
 impl Drop for RawStream {
-    /// After everything that was enqueued: what it reads and writes may be freed then.
+    /// Waits for everything that was enqueued: afterwards the memory that it uses may be freed.
     fn drop(&mut self) {
         if self.synchronize().is_ok() {
             // SAFETY: made once and destroyed once, in its context.
@@ -174,14 +175,14 @@ impl Drop for RawStream {
     }
 }
 
-/// A mark in a stream.
+/// A mark in a stream (a CUDA event).
 #[derive(Debug)]
 pub(super) struct Event {
     context: Arc<Context>,
     handle: cu::CUevent,
 }
 
-// SAFETY: the driver takes an event from any thread.
+// SAFETY: the driver accepts an event from any thread.
 unsafe impl Send for Event {}
 
 impl Event {
@@ -201,7 +202,7 @@ impl Event {
         check("mark a stream", unsafe { cu::cuEventRecord(self.handle, stream.handle) })
     }
 
-    /// Whether the stream is beyond what it marks, as it is when it marks nothing. Does not wait.
+    /// Whether everything that the event marks is done; true when it marks nothing. Does not wait.
     pub(super) fn is_passed(&self) -> Result<bool, DeviceError> {
         self.context.enter()?;
         // SAFETY: the event is alive.
@@ -211,7 +212,7 @@ impl Event {
         }
     }
 
-    /// Waits for what it marks; not at all when it marks nothing.
+    /// Waits until everything that the event marks is done; returns at once when it marks nothing.
     pub(super) fn synchronize(&self) -> Result<(), DeviceError> {
         self.context.enter()?;
         // SAFETY: the event is alive.
@@ -228,7 +229,7 @@ impl Drop for Event {
     }
 }
 
-/// Memory of the host that the GPU copies from or to while the host does something else.
+/// Pinned host memory, which the GPU copies from or to while the host does other work.
 #[derive(Debug)]
 pub(super) struct Pinned {
     context: Arc<Context>,
@@ -236,18 +237,18 @@ pub(super) struct Pinned {
     bytes: usize,
 }
 
-// SAFETY: it is memory, owned by `self` alone.
+// SAFETY: it is plain memory, owned by `self` alone.
 unsafe impl Send for Pinned {}
 
 impl Pinned {
     pub(super) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, DeviceError> {
         context.enter()?;
         let mut first = ptr::null_mut();
-        // a driver need not have a place for no bytes
+        // a driver need not support an allocation of no bytes
         // SAFETY: a context is current; one pointer is written.
         check("take pinned memory", unsafe { cu::cuMemHostAlloc(&mut first, bytes.max(1), 0) })?;
         let first = first.cast::<u8>();
-        // SAFETY: the driver gave `bytes` bytes; from here on they have values.
+        // SAFETY: the driver allocated `bytes` bytes; from here on they are initialised.
         unsafe { first.write_bytes(0, bytes) };
         Ok(Self { context: context.clone(), first, bytes })
     }
@@ -256,14 +257,14 @@ impl Pinned {
         self.bytes
     }
 
-    /// Where it begins, for a copy to write.
+    /// A pointer to the first byte, for a copy to write.
     pub(super) fn first(&mut self) -> *mut u8 {
         self.first
     }
 
-    /// Its bytes. A copy that is under way must not read what is written to them, nor write them.
+    /// Its bytes. A copy that is under way must neither read bytes that are written here nor write any.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: `bytes` bytes from `first` on are alive and have values, and `self` is borrowed alone.
+        // SAFETY: `bytes` bytes from `first` on are allocated and initialised, and `self` is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.first, self.bytes) }
     }
 }
@@ -271,13 +272,13 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
-            // SAFETY: taken once and given back once; the driver waits for copies from it.
+            // SAFETY: allocated once and freed once; the driver waits for copies from it.
             unsafe { cu::cuMemFreeHost(self.first.cast()) };
         }
     }
 }
 
-/// Memory of the GPU that belongs to no block: scratch of a stream. It may hold anything.
+/// GPU memory that belongs to no block: scratch of a stream. It may hold anything.
 #[derive(Debug)]
 pub(super) struct Scratch {
     /// Only operations of this stream use it.
@@ -295,16 +296,16 @@ impl Scratch {
 }
 
 impl Drop for Scratch {
-    /// After everything that was enqueued.
+    /// Frees the memory after everything that was enqueued.
     fn drop(&mut self) {
         if self.stream.synchronize().is_ok() {
-            // SAFETY: taken once and given back once; nothing is under way any more.
+            // SAFETY: allocated once and freed once; nothing is under way any more.
             unsafe { give_memory(self.address) };
         }
     }
 }
 
-/// Memory of the current context's GPU, aligned to 256 bytes, with anything in it.
+/// Allocates memory in the current context, aligned to 256 bytes, with any contents.
 pub(super) fn take_memory(bytes: usize) -> Result<Address, DeviceError> {
     let mut address = 0;
     // SAFETY: one address is written.
@@ -314,10 +315,10 @@ pub(super) fn take_memory(bytes: usize) -> Result<Address, DeviceError> {
     }
 }
 
-/// Gives memory of the current context back.
+/// Frees memory of the current context.
 ///
 /// # Safety
-/// It came from [`take_memory`] in this context, is given back once, and nothing uses it any more.
+/// The memory came from [`take_memory`] in this context and is freed once, and nothing uses it any more.
 pub(super) unsafe fn give_memory(address: Address) {
     // SAFETY: the caller's promise.
     unsafe { cu::cuMemFree_v2(address.0) };

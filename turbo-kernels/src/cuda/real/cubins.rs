@@ -1,4 +1,4 @@
-//! Compiled kernels, kept on disk: a second start need not compile.
+//! Compiled kernels, kept on disk so that a second start need not compile.
 //!
 //! ```text
 //! 0   [`MAGIC`]
@@ -6,8 +6,8 @@
 //! 16  its digest
 //! 32  the cubin
 //! ```
-//! A file's name is a digest of everything that its content depends on, so an entry is never stale. It is written beside its
-//! place and then renamed, so that two processes may do so at once. One that is damaged is made anew.
+//! A file's name contains a digest of everything that its content depends on, so an entry is never stale. It is written
+//! to a temporary file and then renamed, so that two processes may write it at once. A damaged entry is made again.
 
 use std::{
     env,
@@ -31,21 +31,22 @@ const HEADER_BYTES: usize = 8 + 8 + 16;
 /// A folder of cubins.
 #[derive(Clone, Debug)]
 pub(super) struct Cubins {
-    /// `None`: nothing is kept.
+    /// With `None` nothing is kept.
     folder: Option<PathBuf>,
 }
 
 impl Cubins {
-    /// Those in `TURBO_CUDA_CACHE`, which `off` switches off; by default in `turbo/cubin` in the user's folder for caches.
+    /// The cubins in the folder `TURBO_CUDA_CACHE`, where `off` keeps none; by default in `turbo/cubin` in the user's
+    /// cache folder.
     pub(super) fn of_this_user() -> Self {
         Self { folder: folder(|name| env::var_os(name)) }
     }
 
-    /// The cubin that depends on `identity`, a text of any length, from its file or else from `make`. `name` is what people
-    /// see in the file's name.
+    /// The cubin that depends on `identity`, a text of any length: from its file, or else from `make`. `name` is the
+    /// readable part of the file's name.
     ///
     /// # Errors
-    /// That of `make`. A folder that cannot be written is only warned of.
+    /// The error of `make`. A folder that cannot be written only causes a warning.
     pub(super) fn get_or_make<E>(
         &self,
         name: &str,
@@ -65,7 +66,7 @@ impl Cubins {
     }
 }
 
-/// Says once that every start will have to compile.
+/// Warns once that every start will have to compile.
 fn warn(folder: &Path, error: &io::Error) {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
@@ -82,7 +83,7 @@ fn folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     }
 }
 
-/// The user's folder for caches, where there are NVIDIA GPUs: on Linux by the XDG specification, which ignores relative
+/// The user's cache folder, on systems with NVIDIA GPUs: on Linux by the XDG specification, which ignores relative
 /// paths, and on Windows.
 fn user_caches(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let folder = |name: &str| variable(name).map(PathBuf::from).filter(|folder| folder.is_absolute());
@@ -96,14 +97,14 @@ fn wrap(cubin: &[u8]) -> Vec<u8> {
     [&MAGIC[..], &length, &XxHash3_128::oneshot(cubin).to_le_bytes(), cubin].concat()
 }
 
-/// The cubin in a file; `None` when it is damaged, or none of ours.
+/// The cubin in a file; `None` when the file is damaged, or not one of ours.
 fn unwrap(file: &[u8]) -> Option<&[u8]> {
     let (header, cubin) = file.split_at_checked(HEADER_BYTES)?;
     (header == &wrap(cubin)[..HEADER_BYTES]).then_some(cubin)
 }
 
-/// Writes the file at `path`, whole or not at all. The system may bring it to the disk when it likes: what a power failure
-/// tears has a wrong digest.
+/// Writes the file at `path`, whole or not at all. The file is not synced to the disk: one that a power failure tears
+/// has a wrong digest.
 fn write(path: &Path, cubin: &[u8]) -> io::Result<()> {
     let folder = path.parent().expect("the file lies in the folder of the cache");
     fs::create_dir_all(folder)?;
@@ -112,13 +113,14 @@ fn write(path: &Path, cubin: &[u8]) -> io::Result<()> {
     drop(file);
     let written = written.and_then(|()| fs::rename(&aside, path));
     if written.is_err() {
-        // what is left of it may stay where it cannot be removed
+        // the rest of it may stay if it cannot be removed
         drop(fs::remove_file(&aside));
     }
     written
 }
 
-/// A new file in `folder`. Containers that share it may count their processes alike, so a name may be taken.
+/// A new file in `folder`. Processes of different containers may share the folder and a process id, so a name may be
+/// taken.
 fn create_aside(folder: &Path) -> io::Result<(PathBuf, File)> {
     static TRIED: AtomicU32 = AtomicU32::new(0);
     loop {
@@ -137,7 +139,7 @@ mod tests {
 
     const CUBIN: &[u8] = b"\x7fELF, machine code";
 
-    /// What `get_or_make` gives, and whether it had to make it.
+    /// The result of `get_or_make`, and whether it had to make it.
     fn get(cubins: &Cubins, identity: &str) -> (Vec<u8>, bool) {
         let mut made = false;
         let cubin = cubins.get_or_make("softmax-sm_90", identity, || {
@@ -202,7 +204,7 @@ mod tests {
         }
     }
 
-    /// Of another process with the same number, as in another container, that is still writing them.
+    /// Files of another process with the same id, in another container for example, that is still writing them.
     #[test]
     fn files_of_others_are_left_alone() {
         let folder = tempfile::tempdir().unwrap();

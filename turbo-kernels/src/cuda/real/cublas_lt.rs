@@ -1,7 +1,7 @@
-//! cuBLASLt's handles and its one verb, in the order of rows that this crate uses.
+//! cuBLASLt's handles and its multiplication, for the row-major matrices of this crate.
 //!
-//! cuBLASLt counts by columns. A row-major matrix is its own transpose there, so `y = x · w` is computed as
-//! `yᵀ = wᵀ · xᵀ`: the first factor is `w`, and a bias along `yᵀ`'s rows is what a linear layer adds.
+//! cuBLASLt's matrices are column-major. It sees a row-major matrix as its transpose, so it computes `y = x · w` as
+//! `yᵀ = wᵀ · xᵀ`: the first factor is `w`, and a bias along the rows of `yᵀ` is the bias of a linear layer.
 
 use std::{ffi::c_void, mem, ptr, sync::Arc};
 
@@ -53,7 +53,7 @@ impl Drop for CublasLt {
     }
 }
 
-/// What is done to a sum before it is rounded.
+/// The function applied to a sum before it is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Epilogue {
     None,
@@ -78,18 +78,18 @@ impl Epilogue {
     }
 }
 
-/// A matrix of a product, or several at one distance.
+/// The layout of a matrix of a product, or of several at a constant distance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     /// Elements from one row to the next; at least as many as columns.
     pub(super) row_stride: usize,
-    /// Elements from one matrix to the next; 0 when there is one.
+    /// Elements from one matrix to the next; 0 when there is only one.
     pub(super) batch_stride: usize,
-    /// Bytes that the first value's address is a multiple of, a power of two.
+    /// The number of bytes that the first value's address is a multiple of, a power of two.
     pub(super) alignment: u32,
 }
 
-/// Everything that an algorithm is chosen by, beside `m`.
+/// Everything besides `m` that determines the choice of an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Form {
     pub(super) input: FloatType,
@@ -103,11 +103,11 @@ pub(super) struct Form {
     pub(super) w: Place,
     pub(super) w_order: Rhs,
     pub(super) add: Option<Place>,
-    /// Its alignment is that of the bias, too, if this is less.
+    /// Its alignment is at most that of the bias.
     pub(super) y: Place,
 }
 
-/// Where the values of a product are. `add` is where nothing is when there is none, and so is `bias`.
+/// The addresses of a product's values. `add` and `bias` are null when there is none.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operands {
     pub(super) x: Address,
@@ -117,10 +117,10 @@ pub(super) struct Operands {
     pub(super) y: Address,
 }
 
-/// How products of one form are described to cuBLASLt.
+/// The description of products of one form for cuBLASLt.
 pub(super) struct Description {
     form: Form,
-    /// Rows of `x`, `add` and `y`; can be set anew.
+    /// Rows of `x`, `add` and `y`; may be changed.
     m: usize,
     operation: Owned<lt::cublasLtMatmulDesc_t>,
     x: Owned<lt::cublasLtMatrixLayout_t>,
@@ -129,13 +129,13 @@ pub(super) struct Description {
     y: Owned<lt::cublasLtMatrixLayout_t>,
 }
 
-/// A handle, and what destroys it.
+/// A handle, and the function that destroys it.
 struct Owned<H: Copy> {
     handle: H,
     destroy: unsafe fn(H) -> lt::cublasStatus_t,
 }
 
-// SAFETY: the handles point to plain memory of the host; nothing of it belongs to a thread.
+// SAFETY: the handles point to plain host memory, which is not tied to a thread.
 unsafe impl<H: Copy> Send for Owned<H> {}
 
 impl<H: Copy> Drop for Owned<H> {
@@ -175,20 +175,20 @@ impl Description {
         Ok(())
     }
 
-    /// The algorithms that cuBLASLt thinks best, at most as many as `COUNT`, with as much scratch.
+    /// The algorithms that cuBLASLt considers best, at most `COUNT`, none of which needs more than `scratch`.
     pub(super) fn algorithms<const COUNT: usize>(
         &mut self,
         lt: &CublasLt,
         operands: &Operands,
         scratch: &Scratch,
     ) -> Result<Vec<Algorithm>, DeviceError> {
-        // it looks whether there is a bias
+        // cuBLASLt checks whether there is a bias
         self.set_bias(operands.bias)?;
         let preference = preference(&self.form, scratch.bytes as u64)?;
-        // SAFETY: numbers and an enum of which 0 is a value.
+        // SAFETY: the fields are numbers, and an enum that has a variant 0.
         let mut found: [lt::cublasLtMatmulHeuristicResult_t; COUNT] = unsafe { mem::zeroed() };
         let mut count = 0;
-        // SAFETY: all handles are alive; at most COUNT results are written to room for as many.
+        // SAFETY: all handles are alive; at most COUNT results are written, and there is room for them.
         let status = unsafe {
             lt::cublasLtMatmulAlgoGetHeuristic(
                 lt.handle,
@@ -211,11 +211,12 @@ impl Description {
         Ok(usable.map(|it| it.algo).collect())
     }
 
-    /// Enqueues the product; `false` when `algorithm` does not do this one, and then nothing is enqueued.
+    /// Enqueues the product. Returns `false`, with nothing enqueued, when `algorithm` does not support it.
     ///
     /// # Safety
-    /// The operands hold what the form says, for as many rows as were set, and `y` shares nothing with the others. All, and
-    /// `scratch`, live until the product is done, and nothing else on another stream uses `scratch` meanwhile.
+    /// The operands hold the values that the form describes, for the number of rows that was set, and `y` shares
+    /// nothing with the others. All operands and `scratch` live until the product is done, and nothing on another
+    /// stream uses `scratch` meanwhile.
     pub(super) unsafe fn multiply(
         &mut self,
         lt: &CublasLt,
@@ -230,8 +231,8 @@ impl Description {
             Some(_) => (1.0f32, 1.0f32, operands.add),
             None => (1.0, 0.0, operands.y),
         };
-        // SAFETY: the caller's promise for what is on the GPU; alpha and beta are read before this returns, as the
-        // operation has them on the host; all handles are alive.
+        // SAFETY: the caller's promise for memory on the GPU; alpha and beta are read before this returns, as the
+        // description says that they are on the host; all handles are alive.
         let status = unsafe {
             lt::cublasLtMatmul(
                 lt.handle,
@@ -263,7 +264,7 @@ impl Description {
     }
 }
 
-/// Whether cuBLASLt did it, rather than say that it does not do such products.
+/// Whether cuBLASLt did it, as opposed to not supporting such products.
 fn accepted(what: &'static str, status: lt::cublasStatus_t) -> Result<bool, DeviceError> {
     use lt::cublasStatus_t as S;
     match status {
@@ -283,7 +284,7 @@ fn operation(form: &Form) -> Result<Owned<lt::cublasLtMatmulDesc_t>, DeviceError
         unsafe { lt::cublasLtMatmulDescCreate(&mut handle, compute, lt::cudaDataType_t::CUDA_R_32F) };
     check_lt("describe a product", status)?;
     let operation = Owned { handle, destroy: lt::cublasLtMatmulDescDestroy };
-    // numbered as cublasOperation_t does, which the bindings leave out: 0 as it is, 1 transposed
+    // numbered as in cublasOperation_t, which the bindings leave out: 0 for no transposition, 1 for transposed
     let transpose = i32::from(form.w_order == Rhs::Transposed);
     set_operation(&operation, DescriptionOf::CUBLASLT_MATMUL_DESC_TRANSA, transpose)?;
     set_operation(&operation, DescriptionOf::CUBLASLT_MATMUL_DESC_EPILOGUE, form.epilogue.number())?;
@@ -303,7 +304,7 @@ fn layout(
         FloatType::Bf16 => lt::cudaDataType_t::CUDA_R_16BF,
     };
     let mut handle = ptr::null_mut();
-    // SAFETY: one handle is written. Our columns are its rows.
+    // SAFETY: one handle is written. Our columns are cuBLASLt's rows.
     let status = unsafe {
         lt::cublasLtMatrixLayoutCreate(
             &mut handle,
@@ -330,7 +331,7 @@ fn preference(form: &Form, scratch_bytes: u64) -> Result<Owned<lt::cublasLtMatmu
     check_lt("describe what is preferred", status)?;
     let preference = Owned { handle, destroy: lt::cublasLtMatmulPreferenceDestroy };
     set_preference(&preference, PreferenceOf::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, scratch_bytes)?;
-    // parts of a sum that is split are added in f32: in the type of `y` each of them would be rounded
+    // parts of a split sum are added in f32: in the type of `y`, each of them would be rounded
     let in_f32 = lt::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     set_preference(&preference, PreferenceOf::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, in_f32)?;
     for (attribute, place) in [

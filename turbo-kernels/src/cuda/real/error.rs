@@ -1,4 +1,4 @@
-//! Status codes of CUDA's libraries as errors of the device.
+//! Converts status codes of CUDA's libraries to errors of the device.
 
 use std::ffi::CStr;
 
@@ -7,7 +7,7 @@ use cudarc::driver::DriverError;
 use super::{cu, lt};
 use crate::device::DeviceError;
 
-/// `result` of the driver, as an error of the device.
+/// Converts a status of the driver to an error of the device.
 pub(super) fn check(what: &'static str, result: cu::CUresult) -> Result<(), DeviceError> {
     result.result().map_err(|error| {
         let why = driver_says(error);
@@ -18,15 +18,15 @@ pub(super) fn check(what: &'static str, result: cu::CUresult) -> Result<(), Devi
     })
 }
 
-/// `status` of cuBLASLt, as an error of the device.
+/// Converts a status of cuBLASLt to an error of the device.
 pub(super) fn check_lt(what: &'static str, status: lt::cublasStatus_t) -> Result<(), DeviceError> {
     status.result().map_err(|error| DeviceError::Failed { what, why: format!("{:?}", error.0) })
 }
 
-/// The driver's words for an error, and its name.
+/// The driver's text for an error, and the error's name.
 pub(super) fn driver_says(error: DriverError) -> String {
     let mut text = std::ptr::null();
-    // SAFETY: the function writes one pointer, to a string that lives as long as the driver or to nothing.
+    // SAFETY: the function writes one pointer, which is null or points to a string that lives as long as the driver.
     let has_text = unsafe { cu::cuGetErrorString(error.0, &mut text) }.result().is_ok() && !text.is_null();
     // SAFETY: as above: the string ends with a zero.
     let text = has_text.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy());
@@ -58,7 +58,7 @@ fn is_lost(error: cu::CUresult) -> bool {
             | E::CUDA_ERROR_MPS_CLIENT_TERMINATED
             | E::CUDA_ERROR_EXTERNAL_DEVICE
             | E::CUDA_ERROR_CONTEXT_IS_DESTROYED
-            // what a GPU that fell off the bus gives
+            // returned by a GPU that fell off the bus
             | E::CUDA_ERROR_UNKNOWN
     )
 }
@@ -67,7 +67,7 @@ fn is_lost(error: cu::CUresult) -> bool {
 mod tests {
     use super::{super::nvrtc, *};
 
-    /// An answer that the bindings do not know must not come: those of the newest CUDA have all of the older ones.
+    /// CUDA must never return a code that the bindings do not know: those of the newest CUDA include all older codes.
     #[test]
     fn the_newest_answers_have_names() {
         assert_eq!(cu::CUresult::CUDA_ERROR_FABRIC_NOT_READY as u32, 919, "of driver 13.4");
@@ -77,8 +77,8 @@ mod tests {
     #[test]
     fn what_lasts_is_told_from_what_passes() {
         use cu::CUresult as E;
-        // a fault of hardware that the GPU contained, a shared GPU whose server is gone or ended this client, and a GPU that
-        // vanished last as well
+        // a hardware fault that the GPU contained, a shared GPU whose server is gone or has ended this client, and a
+        // GPU that has vanished all last
         for lasts in [
             E::CUDA_ERROR_ILLEGAL_ADDRESS,
             E::CUDA_ERROR_CONTAINED,

@@ -1,5 +1,5 @@
-//! Whether CUDA can be used here, checked once and in one place. Nothing of CUDA is called before: the bindings panic
-//! where a library or a function is missing.
+//! Checks once, and in one place, whether CUDA can be used here. Nothing of CUDA is called before, since the bindings
+//! panic where a library or a function is missing.
 
 use std::sync::OnceLock;
 
@@ -14,19 +14,20 @@ use super::{
     unavailable::{OLDEST, Unavailable, Version},
 };
 
-/// What [`ready`] found.
+/// The result of [`ready`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cuda {
-    /// GPUs that this process may use, at least one.
+    /// The number of GPUs that this process may use, at least one.
     pub(super) gpus: u32,
-    /// Of the compiler.
+    /// The version of the compiler.
     pub(super) nvrtc: Version,
 }
 
-/// Driver, GPU, NVRTC and cuBLASLt are there and fit each other; they may be called from now on.
+/// Checks that driver, GPU, NVRTC and cuBLASLt are present and fit each other. They may be called from then on.
 ///
 /// # Errors
-/// The first of them that is not, in this order. The answer stays the same for the rest of the process.
+/// The first of them that is missing or does not fit, in this order. The answer stays the same for the rest of the
+/// process.
 pub(super) fn ready() -> Result<Cuda, Unavailable> {
     static ANSWER: OnceLock<Result<Cuda, Unavailable>> = OnceLock::new();
     ANSWER.get_or_init(look).clone()
@@ -40,18 +41,18 @@ fn look() -> Result<Cuda, Unavailable> {
     Ok(Cuda { gpus, nvrtc })
 }
 
-/// The newest CUDA that the driver takes.
+/// The newest CUDA version that the driver supports.
 fn driver() -> Result<Version, Unavailable> {
     // SAFETY: opens the driver's library and closes it; NVIDIA's may be opened at any time.
     if !unsafe { cu::is_culib_present() } {
         return Err(Unavailable::NoDriver);
     }
-    // SAFETY: it is there, so this is no panic; it stays open.
+    // SAFETY: the library is present, so this does not panic; it stays open.
     let library = unsafe { cu::culib() };
-    // The version is read first: it explains what else may be missing.
+    // The version is read first, since it explains what else may be missing.
     check_symbols("libcuda.so.1", library, &["cuDriverGetVersion"])?;
     let mut number = 0;
-    // SAFETY: the function is there, and may be called before `cuInit`.
+    // SAFETY: the function exists, and may be called before `cuInit`.
     unsafe { cu::cuDriverGetVersion(&mut number) }
         .result()
         .map_err(failed("ask for the driver's version"))?;
@@ -65,7 +66,7 @@ fn driver() -> Result<Version, Unavailable> {
 /// Starts the driver and counts GPUs.
 fn gpus() -> Result<u32, Unavailable> {
     let no_gpu = |error: DriverError| Unavailable::NoGpu { why: driver_says(error) };
-    // SAFETY: `driver` saw that the function is there.
+    // SAFETY: `driver` checked that the function exists.
     unsafe { cu::cuInit(0) }.result().map_err(no_gpu)?;
     let mut count = 0;
     // SAFETY: as above, and `cuInit` came before.
@@ -81,7 +82,7 @@ fn nvrtc_version(driver: Version) -> Result<Version, Unavailable> {
     // SAFETY: the library was found, so this is no panic; it stays open.
     check_symbols(NVRTC.name, unsafe { nvrtc::culib() }, OF_NVRTC)?;
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: the function is there, and takes two numbers to write.
+    // SAFETY: the function exists, and writes two numbers.
     let answer = unsafe { nvrtc::nvrtcVersion(&mut major, &mut minor) };
     answer
         .result()
@@ -94,7 +95,7 @@ fn check_cublas_lt(driver: Version) -> Result<(), Unavailable> {
     find(&CUBLAS_LT, driver)?;
     // SAFETY: the library was found, so this is no panic; it stays open.
     check_symbols(CUBLAS_LT.name, unsafe { lt::culib() }, OF_CUBLAS_LT)?;
-    // SAFETY: the function is there.
+    // SAFETY: the function exists.
     let number = unsafe { lt::cublasLtGetVersion() };
     check_version(&CUBLAS_LT, of_ten_thousands(number), driver)
 }
@@ -119,7 +120,7 @@ fn check_version(library: &Library, found: Version, driver: Version) -> Result<(
     Err(Unavailable::LibraryVersion { library: library.name, found, driver, package, file: library.file() })
 }
 
-/// What pip calls the newest version of `library` that `driver` takes.
+/// pip's name for the newest version of `library` that `driver` supports.
 fn package(library: &Library, driver: Version) -> String {
     match driver.major {
         ..=12 => format!("{}-cu12", library.package),
@@ -132,7 +133,7 @@ fn check_symbols(
     library: &libloading::Library,
     symbols: &[&'static str],
 ) -> Result<(), Unavailable> {
-    // SAFETY: the address is not used, only whether there is one; any function has this type as well as another.
+    // SAFETY: the address is not used, only its presence is checked; this type fits any function as well as another.
     let is_missing =
         |symbol: &&&str| unsafe { library.get::<unsafe extern "C" fn()>(symbol.as_bytes()) }.is_err();
     match symbols.iter().find(is_missing) {

@@ -22,16 +22,16 @@ use crate::{
     device::DeviceError,
 };
 
-/// A GPU that the driver gives this process.
+/// A GPU that the driver offers to this process.
 #[derive(Clone, Debug)]
 pub struct FoundGpu {
-    /// What it is.
+    /// Its description.
     pub info: DeviceInfo,
-    /// Whether kernels run there, or why not.
+    /// Whether kernels run on it, or why not.
     pub usable: Result<(), Unavailable>,
 }
 
-/// The GPUs that the driver gives this process, by ordinal.
+/// The GPUs that the driver offers to this process, by ordinal.
 ///
 /// # Errors
 /// What is missing.
@@ -45,10 +45,10 @@ pub fn available() -> Result<Vec<FoundGpu>, Unavailable> {
     (0..cuda.gpus).map(look).collect()
 }
 
-/// What compiles kernels for the GPU that `info` describes.
+/// The compiler for the GPU that `info` describes.
 ///
 /// # Errors
-/// Why none run there.
+/// Why no kernels run on it.
 fn compiler_for(info: &DeviceInfo, cuda: gate::Cuda) -> Result<Compiler, Unavailable> {
     let (name, found) = (info.name.clone(), info.compute_capability);
     if found < OLDEST_GPU {
@@ -57,42 +57,43 @@ fn compiler_for(info: &DeviceInfo, cuda: gate::Cuda) -> Result<Compiler, Unavail
     Compiler::new(found, cuda.nvrtc).ok_or(Unavailable::NewGpu { name, nvrtc: cuda.nvrtc })
 }
 
-/// Freed bytes from which on they go back to the driver without waiting for an allocation: other processes lack no more
-/// than this, but while a stream records.
+/// Once this many bytes are freed, they go back to the driver without waiting for an allocation: the memory that other
+/// processes lack stays below this, except while a stream records.
 const MOST_WAITING: usize = 64 << 20;
 
-/// A GPU: its memory, its streams, and what all of them share.
+/// A GPU: its memory, its streams, and everything that they share.
 #[derive(Clone, Debug)]
 pub struct Gpu(Arc<Shared>);
 
-/// What the streams of a GPU share, and keep alive.
+/// The state that the streams of a GPU share and keep alive.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) modules: Modules,
     pub(super) products: Chosen,
     info: DeviceInfo,
-    /// Blocks become zero here, apart from all work.
+    /// The stream that zeroes blocks, separately from all work.
     zeroing: RawStream,
     freed: Freed,
     given_back: Mutex<GivenBack>,
     pub(super) context: Arc<Context>,
 }
 
-/// Memory on its way back to the driver. Whatever is enqueued may use it, so the whole GPU is waited for: once for the
-/// hundreds of blocks of a model, rather than for each, since another model may have batches under way.
+/// Memory on its way back to the driver. Any enqueued operation may use it, so giving it back waits for the whole GPU.
+/// One wait serves the hundreds of blocks of a model, rather than one wait for each block, since another model may have
+/// batches under way.
 #[derive(Debug, Default)]
 struct GivenBack {
-    /// Streams that are recording: while there are any, no thread may wait for the whole GPU.
+    /// The number of streams that record: while there are any, no thread may wait for the whole GPU.
     recordings: usize,
-    /// What was given to [`Driver::free`], and not yet to the driver.
+    /// Memory that was passed to [`Driver::free`] but has not gone back to the driver yet.
     waiting: Vec<Address>,
-    /// Of all that waits.
+    /// The bytes of all waiting memory.
     bytes: usize,
 }
 
 impl Gpu {
-    /// GPU number `ordinal`; the same one, if it is open already: what a freed block must wait for, and which
-    /// recordings it makes stale, is known once for each GPU.
+    /// Opens GPU number `ordinal`, or returns the same one if it is already open: there is one place for each GPU that
+    /// knows what a freed block must wait for, and which recordings it makes stale.
     ///
     /// # Errors
     /// What is missing.
@@ -102,7 +103,7 @@ impl Gpu {
         if ordinal >= cuda.gpus {
             return Err(Unavailable::NoSuchGpu { ordinal, count: cuda.gpus });
         }
-        // held until it is open: two callers at the same time get one
+        // held until the GPU is open: two simultaneous callers get the same one
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(shared) = open.get(&ordinal).and_then(Weak::upgrade) {
             return Ok(Self(shared));
@@ -123,8 +124,8 @@ impl From<DeviceError> for Unavailable {
     }
 }
 
-// SAFETY: memory is the driver's, of as many bytes as were requested, and goes when all is done that was enqueued; what
-// is shared there is one for each GPU, with `freed`.
+// SAFETY: memory comes from the driver, with as many bytes as were requested, and is released when everything that was
+// enqueued is done. There is one `Shared`, with `freed`, for each GPU.
 unsafe impl Driver for Gpu {
     fn info(&self) -> &DeviceInfo {
         &self.0.info
@@ -145,12 +146,12 @@ unsafe impl Driver for Gpu {
         let bytes = bytes.max(1);
         let address = take_memory(bytes)?;
         let stream = &self.0.zeroing;
-        // SAFETY: the memory was just taken and holds as many bytes.
+        // SAFETY: the memory was just allocated, with that many bytes.
         let zeroed = unsafe { cu::cuMemsetD8Async(address.0, 0, bytes, stream.handle) };
         match check("zero memory", zeroed).and_then(|()| stream.synchronize()) {
             Ok(()) => Ok(address),
             Err(error) => {
-                // SAFETY: it came from `take_memory`, and has not been given out.
+                // SAFETY: the memory came from `take_memory`, and has not been handed out.
                 unsafe { give_memory(address) };
                 Err(error)
             }
@@ -192,11 +193,11 @@ impl Shared {
     }
 
     fn given_back(&self) -> std::sync::MutexGuard<'_, GivenBack> {
-        // a panic leaves a list and numbers, each of them whole
+        // a panic leaves a list and numbers, each of them valid
         self.given_back.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets no memory go until [`Shared::recording_ends`].
+    /// Keeps all memory until [`Shared::recording_ends`].
     pub(super) fn recording_begins(&self) {
         self.given_back().recordings += 1;
     }
@@ -207,7 +208,8 @@ impl Shared {
         self.give_back(&mut given_back);
     }
 
-    /// Gives back what waits, after everything that was enqueued; later, while a stream records.
+    /// Gives the waiting memory back, after everything that was enqueued; while a stream records, it does nothing and
+    /// leaves that for later.
     fn give_back(&self, given_back: &mut GivenBack) {
         if given_back.waiting.is_empty() || given_back.recordings > 0 {
             return;
@@ -216,13 +218,13 @@ impl Shared {
             Ok(()) => true,
             // with the GPU, its memory is lost
             Err(DeviceError::Lost { .. }) => false,
-            // another library of this process may be recording: what uses the memory need not be done
+            // another library of this process may be recording: operations that use the memory may not be done
             Err(_) => return,
         };
         for address in given_back.waiting.drain(..) {
             if is_alive {
-                // SAFETY: the caller of `free` promised that it came from `allocate`, and that nothing enqueued after
-                // uses it; what was enqueued before is done.
+                // SAFETY: the caller of `free` promised that the memory came from `allocate`, and that nothing enqueued
+                // afterwards uses it; everything enqueued before is done.
                 unsafe { give_memory(address) };
             }
         }
@@ -231,7 +233,7 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// Other libraries of this process may keep the context, and with it what is not given back.
+    /// Other libraries of this process may keep the context alive, and with it all memory that is not given back.
     fn drop(&mut self) {
         self.give_back(&mut self.given_back());
     }

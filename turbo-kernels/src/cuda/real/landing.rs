@@ -1,4 +1,4 @@
-//! Copies to pinned memory: the host goes on, and looks now and then whether they are done.
+//! Copies to pinned memory: the host goes on, and checks now and then whether they are done.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{
     device::DeviceError,
 };
 
-/// Pinned memory, and the mark behind the last copy to it.
+/// Pinned memory, and an event that marks the last copy to it.
 #[derive(Debug)]
 pub(super) struct PinnedLanding {
     stream: Arc<RawStream>,
@@ -32,10 +32,10 @@ impl PinnedLanding {
 impl Landing for PinnedLanding {
     fn reserve(&mut self, bytes: usize) -> Result<(), DeviceError> {
         if self.memory.as_ref().is_none_or(|memory| memory.len() < bytes) {
-            // the last copy, whose memory goes and which is not read any more
+            // waits for the last copy, whose memory is freed and whose values are not read any more
             self.copied.synchronize()?;
             (self.memory, self.bytes) = (None, 0);
-            // with room for somewhat longer ones: to pin memory takes as long as many a batch
+            // with room for somewhat longer copies, since pinning memory can take as long as a batch
             let bytes = bytes.checked_next_power_of_two().unwrap_or(bytes);
             self.memory = Some(Pinned::new(self.stream.context(), bytes)?);
         }
@@ -44,13 +44,14 @@ impl Landing for PinnedLanding {
 
     unsafe fn fetch(&mut self, from: Address, bytes: usize) -> Result<(), DeviceError> {
         self.reserve(bytes)?;
-        // until the copy is marked: a recording that another thread began would write here with each replay
+        // held until the copy is marked: a recording begun by another thread would include it, and write here with each
+        // replay
         let _outside = self.stream.outside_recordings("copy from the GPU")?;
         self.stream.context().enter()?;
         self.bytes = bytes;
         if let Some(memory) = self.memory.as_mut().filter(|_| bytes > 0) {
-            // SAFETY: the caller says what `from` holds; as many bytes are pinned, belong to this alone, and live until the
-            // copy is done.
+            // SAFETY: the caller promises that `from` holds `bytes` bytes; as many bytes are pinned here, belong to
+            // `self` alone, and live until the copy is done.
             check("copy from the GPU", unsafe {
                 cu::cuMemcpyDtoHAsync_v2(memory.first().cast(), from.0, bytes, self.stream.handle)
             })?;
@@ -70,7 +71,7 @@ impl Landing for PinnedLanding {
 }
 
 impl Drop for PinnedLanding {
-    /// Memory goes after the copy. On a GPU that is lost, none is under way.
+    /// Frees memory after the copy. On a lost GPU, no copy is under way.
     fn drop(&mut self) {
         drop(self.copied.synchronize());
     }

@@ -1,9 +1,10 @@
-//! Where CUDA's libraries are: in a folder that the user names, in the active Python environment, or where the loader looks.
+//! Where CUDA's libraries are found: in a folder that the user names, in the active Python environment, or where the
+//! loader looks.
 //!
-//! The bindings open a library by its bare name: first without a version, then with one. One of a folder is therefore opened
-//! here before, by its path and for all: the loader then knows it by its name and version, and does not look for one. Only
-//! one that the loader finds by the name without a version comes before it still. cuBLASLt and NVRTC are all that is needed
-//! beside the driver.
+//! The bindings open a library by its bare name, first without a version, then with one. A library in a folder is
+//! therefore opened here beforehand, by its path and with global visibility: the loader then knows it by its versioned
+//! name and does not search for another. Only a library that the loader finds by the unversioned name still takes
+//! precedence. Besides the driver, only cuBLASLt and NVRTC are needed.
 
 use std::{
     env,
@@ -17,13 +18,13 @@ use super::{lt, nvrtc};
 /// The variable that names a folder with cuBLASLt and NVRTC.
 pub(super) const FOLDER: &str = "TURBO_CUDA_LIB_DIR";
 
-/// A library beside the driver's.
+/// A library besides the driver's.
 pub(super) struct Library {
-    /// What people call it.
+    /// Its name for people.
     pub(super) name: &'static str,
-    /// The Python package that has it, without the version.
+    /// The Python package that contains it, without the version.
     pub(super) package: &'static str,
-    /// How the names of its files begin, in the order in which they are opened: a later one needs an earlier one.
+    /// The beginnings of its files' names, in the order in which they are opened: a later file needs an earlier one.
     files: &'static [&'static str],
     /// Whether the loader finds it.
     is_found: fn() -> bool,
@@ -34,8 +35,8 @@ pub(super) const CUBLAS_LT: Library = Library {
     name: "cuBLASLt",
     package: "nvidia-cublas",
     files: &["libcublasLt.so"],
-    // SAFETY: opens the library and closes it, which runs what it does at its start and its end; NVIDIA's libraries
-    // may be opened at any time.
+    // SAFETY: opens the library and closes it, which runs its initialisers and finalisers; NVIDIA's libraries may be
+    // opened at any time.
     is_found: || unsafe { lt::is_culib_present() },
 };
 
@@ -54,8 +55,8 @@ impl Library {
         self.files[self.files.len() - 1]
     }
 
-    /// Makes the loader find it; says whether it does. Major versions above `most`, which the driver does not take, are
-    /// passed over where there is a choice: in folders, but not where the loader looks by itself.
+    /// Makes the loader find the library; returns whether it does. Major versions above `most`, which the driver does
+    /// not support, are passed over where there is a choice: in folders, but not where the loader looks by itself.
     pub(super) fn find(&self, most: u32) -> bool {
         let named = named_folder();
         let is_open = named.as_ref().is_some_and(|folder| self.open_in(folder, most));
@@ -68,14 +69,15 @@ impl Library {
             );
         }
         if !is_open {
-            // before the loader's, which may be older: messages have one installed there
+            // before the loader's folders, whose library may be older: messages tell the user to install one in the
+            // environment
             _ = python_folders(variable).iter().any(|folder| self.open_in(folder, most));
         }
         (self.is_found)()
     }
 
-    /// Opens the newest up to `most` that lies in `folder`, for the rest of the process; says whether all its files are
-    /// there and could be opened.
+    /// Opens the newest version up to `most` that lies in `folder`, for the rest of the process; returns whether all
+    /// its files exist and could be opened.
     fn open_in(&self, folder: &Path, most: u32) -> bool {
         let newest = |begin: &&str| newest(folder, begin, most);
         let Some(files) = self.files.iter().map(newest).collect::<Option<Vec<_>>>() else { return false };
@@ -83,7 +85,7 @@ impl Library {
     }
 }
 
-/// A variable that says something.
+/// The value of an environment variable that is set and not empty.
 fn variable(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
 }
@@ -103,23 +105,23 @@ fn newest(folder: &Path, begin: &str, most: u32) -> Option<PathBuf> {
     files.filter(|path| version(path).is_some_and(|version| version[0] <= most)).max_by_key(version)
 }
 
-/// Opens a library by its path, for all that ask for its name later, and for the rest of the process.
+/// Opens a library by its path, for everyone who later asks for its name, and for the rest of the process.
 #[cfg(unix)]
 fn open(path: &Path) -> bool {
     use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
-    // SAFETY: the code that the library runs at its start is NVIDIA's, or of anyone with write access to a folder that
-    // the user names; it is never closed, so nothing of it is called after its end.
+    // SAFETY: the code that the library runs when it is opened is NVIDIA's, or that of anyone with write access to a
+    // folder that the user names; the library is never closed, so none of its code is called after that.
     unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map(std::mem::forget).is_ok()
 }
 
-/// Elsewhere the loader's search is all there is.
+/// Elsewhere there is only the loader's search.
 #[cfg(not(unix))]
 fn open(_: &Path) -> bool {
     false
 }
 
-/// Where the active Python environments keep NVIDIA's libraries: `lib/python3*/site-packages/nvidia/*/lib`, and conda's
-/// in `lib`.
+/// The folders in which the active Python environments keep NVIDIA's libraries:
+/// `lib/python3*/site-packages/nvidia/*/lib`, and conda's `lib`.
 fn python_folders(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable);
     let mut folders = Vec::new();
@@ -136,7 +138,7 @@ fn python_folders(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     folders
 }
 
-/// What lies in `folder`, by name. Nothing where there is no folder.
+/// The entries of `folder`, sorted by name; none where there is no folder.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten();
     let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();

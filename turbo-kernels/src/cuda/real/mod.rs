@@ -1,12 +1,12 @@
-//! GPUs themselves: CUDA behind the seam of [`super::driver`].
+//! Real GPUs: CUDA behind the seam of [`super::driver`].
 //!
 //! ```text
 //! gate: driver, GPU, NVRTC and cuBLASLt are there, or one line that says what is not
 //!   └─▶ Gpu: memory · modules (NVRTC, kept on disk) · streams: launches, copies, products (cuBLASLt), recordings
 //! ```
 //!
-//! The bindings hold answers of CUDA as enums of Rust, so an error that a newer driver invents would be undefined
-//! behaviour: their version is pinned, and their newest are taken.
+//! The bindings represent CUDA's status codes as Rust enums, so a code that only a newer driver knows would be
+//! undefined behaviour. Their version is therefore pinned, and their newest set of codes is used.
 
 mod compiler;
 mod context;

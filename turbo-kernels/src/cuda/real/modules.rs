@@ -13,12 +13,12 @@ use crate::{
     device::DeviceError,
 };
 
-/// What every file of kernels stands behind.
+/// The code in front of every file of kernels.
 const COMMON: &str = include_str!("../common.cuh");
-/// Bytes of shared memory that a block may have without opting in to more.
+/// Bytes of shared memory that a block may use without opting in to more.
 const USUAL_SHARED_BYTES: u32 = 48 * 1024;
 
-/// What a file of kernels is compiled from.
+/// The source that NVRTC compiles for a file of kernels.
 pub(super) fn unit(module: &Module) -> String {
     format!("{COMMON}\n#line 1 \"{}.cu\"\n{}", module.name, module.source)
 }
@@ -29,7 +29,7 @@ pub(super) struct Modules {
     context: Arc<Context>,
     compiler: Compiler,
     cubins: Cubins,
-    /// By the address of the [`Module`], of which there is one per file.
+    /// Loaded modules by the address of the [`Module`], of which there is one per file.
     loaded: Mutex<HashMap<usize, Loaded>>,
 }
 
@@ -39,18 +39,18 @@ struct Loaded {
     functions: HashMap<&'static str, Arc<Function>>,
 }
 
-// SAFETY: the driver takes a module from any thread.
+// SAFETY: the driver accepts a module from any thread.
 unsafe impl Send for Loaded {}
 
-/// A kernel that is loaded, for as long as its [`Modules`] live.
+/// A loaded kernel, which stays loaded as long as its [`Modules`] live.
 #[derive(Debug)]
 pub(super) struct Function {
     pub(super) handle: cu::CUfunction,
-    /// The most dynamic shared memory that its launches may ask for so far.
+    /// The most dynamic shared memory that its launches may request so far.
     shared_bytes: Mutex<u32>,
 }
 
-// SAFETY: the driver takes a function from any thread, at once with others.
+// SAFETY: the driver accepts a function from any thread, from several at once.
 unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
@@ -60,9 +60,9 @@ impl Modules {
         Self { context: context.clone(), compiler, cubins, loaded: Mutex::default() }
     }
 
-    /// The kernel, in the current context.
+    /// The loaded kernel, in the current context.
     pub(super) fn function(&self, kernel: Kernel) -> Result<Arc<Function>, DeviceError> {
-        // a panic below leaves what was loaded before
+        // a panic below leaves previously loaded modules valid
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let key = ptr::from_ref(kernel.module) as usize;
         let loaded = match loaded.entry(key) {
@@ -79,14 +79,14 @@ impl Modules {
         let cubin = self.cubins.get_or_make(&name, &identity, || self.compiler.compile(&source));
         let cubin = cubin.map_err(|why| DeviceError::Failed { what: "compile kernels", why })?;
         let mut handle = ptr::null_mut();
-        // SAFETY: NVRTC made the cubin, or a file has it whole; the driver checks and copies it.
+        // SAFETY: the cubin came from NVRTC, or intact from a file; the driver checks and copies it.
         check("load kernels", unsafe { cu::cuModuleLoadData(&mut handle, cubin.as_ptr().cast()) })?;
         Ok(Loaded { handle, functions: HashMap::new() })
     }
 }
 
 impl Drop for Modules {
-    /// Nothing that is enqueued may run their kernels any more.
+    /// Unloads the modules. No enqueued operation may run their kernels any more.
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
             for loaded in self.loaded.get_mut().unwrap_or_else(PoisonError::into_inner).values() {
@@ -121,7 +121,7 @@ impl Loaded {
 }
 
 impl Function {
-    /// Lets launches ask for as much dynamic shared memory.
+    /// Lets launches request `bytes` bytes of dynamic shared memory.
     pub(super) fn allow_shared(&self, bytes: u32) -> Result<(), DeviceError> {
         use cu::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MAX_SHARED;
         if bytes <= USUAL_SHARED_BYTES {

@@ -1,8 +1,7 @@
-// What cuBLASLt leaves over of products: those for which it has no algorithm, and epilogues that it has not, or not
-// exactly enough.
+// The products for which cuBLASLt has no algorithm, and the epilogues that it lacks or does not compute exactly enough.
 //
-//   product  y = activation(x · w + bias + add), any strides: a block takes tiles of 16 × 16 values of y, each thread one
-//            value, and runs over k in steps of 16 through shared memory. Slow, and right.
+//   product  y = activation(x · w + bias + add), any strides: a block takes tiles of 16 × 16 values of y, each thread
+//            one value, and walks over k in steps of 16 through shared memory. Slow and correct.
 //   finish   y = activation(y + bias) in place, for y in f32: one more pass over y, no more roundings.
 
 constexpr unsigned SIDE = 16;
@@ -22,7 +21,7 @@ __device__ __forceinline__ float activated(float value, unsigned activation, boo
   return v[0];
 }
 
-// As product_f32 and its like below. One dimension of the grid, any length of it; SIDE · SIDE threads.
+// The body of product_f32 and its siblings below. One dimension of the grid, of any length; SIDE · SIDE threads.
 template <class In, class Out>
 __device__ __forceinline__ void product(Matrices<const In> x, Matrices<const In> w, Matrices<Out> y, const In* bias,
                                         Matrices<const Out> add, u64 batch, u64 m, u64 n, u64 k, unsigned activation,
@@ -51,7 +50,7 @@ __device__ __forceinline__ void product(Matrices<const In> x, Matrices<const In>
   }
 }
 
-// One dimension of the grid, any length of it.
+// One dimension of the grid, of any length.
 template <class In>
 __device__ __forceinline__ void finish(Matrices<float> y, const In* bias, u64 batch, u64 m, u64 n, unsigned activation,
                                        bool is_activated) {

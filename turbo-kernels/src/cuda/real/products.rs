@@ -1,4 +1,4 @@
-//! Products by cuBLASLt, with a plan kept for each form, and by our own kernel where cuBLASLt has none.
+//! Products by cuBLASLt, with a plan kept for each form, or by our own kernel where cuBLASLt supports none.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -17,15 +17,15 @@ use crate::{
     matmul::Rhs,
 };
 
-/// How many of the algorithms that cuBLASLt proposes are timed.
+/// How many of cuBLASLt's proposed algorithms are timed.
 const CANDIDATES: usize = 8;
-/// How often each is, in a row: what the host adds is shared by all.
+/// How often each is run for one measurement: the runs share the time that the host adds.
 const RUNS: u32 = 5;
-/// An algorithm that is proposed later must be faster by as much, lest noise decide.
+/// An algorithm proposed later must take less than this share of the best time, so that noise does not decide.
 const MARGIN: f64 = 0.97;
-/// Plans that are kept; with more the forms do not repeat, and all are forgotten.
+/// The most plans that are kept. If there are more, the forms do not repeat, and all plans are forgotten.
 const MOST_PLANS: usize = 4096;
-/// More alignment than this makes no difference.
+/// Alignment beyond this makes no difference.
 const MOST_ALIGNMENT: u64 = 256;
 
 /// The algorithms that were chosen on one GPU, for all its streams.
@@ -33,11 +33,11 @@ const MOST_ALIGNMENT: u64 = 256;
 pub(super) struct Chosen {
     lt: Arc<CublasLt>,
     algorithms: Mutex<HashMap<Key, Algorithm>>,
-    /// Scratch of each stream.
+    /// The bytes of scratch of each stream.
     scratch_bytes: usize,
 }
 
-/// What an algorithm is chosen by. Sizes of `m` that are nearly the same share one.
+/// Determines the algorithm. Nearly equal values of `m` share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     form: Form,
@@ -45,9 +45,9 @@ struct Key {
 }
 
 impl Chosen {
-    /// None yet, on a GPU of this compute capability.
+    /// No algorithms yet, on a GPU of this compute capability.
     pub(super) fn new(context: &Arc<Context>, capability: (u32, u32)) -> Result<Self, DeviceError> {
-        // as NVIDIA advises: more on Hopper and later
+        // as NVIDIA recommends: more on Hopper and later
         let scratch_bytes = if capability >= (9, 0) { 32 << 20 } else { 4 << 20 };
         Ok(Self { lt: CublasLt::new(context)?, algorithms: Mutex::default(), scratch_bytes })
     }
@@ -73,7 +73,7 @@ pub(super) struct Products {
 
 struct Plan {
     description: Description,
-    /// The fastest; `None` while a recording has kept it from being timed.
+    /// The fastest algorithm; `None` as long as a recording has prevented the timing.
     algorithm: Option<Algorithm>,
 }
 
@@ -82,16 +82,17 @@ impl Products {
         Self { plans: HashMap::new(), scratch: None }
     }
 
-    /// What products that were enqueued use beside their operands.
+    /// The memory that enqueued products use besides their operands.
     pub(super) fn scratch(&self) -> Option<Arc<Scratch>> {
         self.scratch.clone()
     }
 
-    /// Enqueues what [`Share::of`] left to cuBLASLt of `product`; `false` when it cannot do it, and then nothing is enqueued.
-    /// With `may_wait` the algorithm for a form that is new is found by timing, which waits for the stream; a recording cannot.
+    /// Enqueues the part of `product` that [`Share::of`] leaves to cuBLASLt. Returns `false`, with nothing enqueued,
+    /// when cuBLASLt does not support it. With `may_wait`, the algorithm for a new form is found by timing, which waits
+    /// for the stream and is impossible in a recording.
     ///
     /// # Safety
-    /// As for [`crate::cuda::Stream::product`]; `stream` is always the same, and its context this thread's.
+    /// As for [`crate::cuda::Stream::product`]; `stream` is the same in every call, and its context is this thread's.
     pub(super) unsafe fn multiply(
         &mut self,
         stream: &Arc<RawStream>,
@@ -131,7 +132,8 @@ impl Products {
         {
             return Ok(true);
         }
-        // None was timed, or it does not do these rows, though nearly as many: what cuBLASLt proposes, for this once.
+        // None was timed, or it does not support this number of rows, only a similar one: this once, take cuBLASLt's
+        // first proposal.
         match plan.description.algorithms::<1>(&chosen.lt, &call.operands, scratch)?.first() {
             // SAFETY: as above.
             Some(algorithm) => unsafe { call.run(&mut plan.description, algorithm) },
@@ -140,7 +142,7 @@ impl Products {
     }
 }
 
-/// One product, and with what it is done.
+/// One product, and everything needed to compute it.
 struct Call<'a> {
     lt: &'a CublasLt,
     stream: &'a RawStream,
@@ -156,7 +158,7 @@ impl Call<'_> {
         unsafe { description.multiply(self.lt, self.stream, algorithm, &self.operands, self.scratch) }
     }
 
-    /// The fastest of the algorithms that cuBLASLt proposes, if there is any.
+    /// The fastest of cuBLASLt's proposed algorithms, if there is any.
     ///
     /// # Safety
     /// As for [`Description::multiply`]: timing does the product again and again, which writes nothing that it reads.
@@ -172,7 +174,7 @@ impl Call<'_> {
         Ok(best.map(|(algorithm, _)| algorithm))
     }
 
-    /// How long some runs of `algorithm` take; `None` when it does not do this product.
+    /// The time of [`RUNS`] runs of `algorithm`; `None` when it does not support this product.
     ///
     /// # Safety
     /// As for [`Description::multiply`].
@@ -196,23 +198,24 @@ impl Call<'_> {
     }
 }
 
-/// Which part of a product cuBLASLt does, and which another pass.
+/// The part of a product that cuBLASLt does, and the part that another pass does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
-    /// What cuBLASLt does behind the sum.
+    /// What cuBLASLt does after the sum.
     pub(super) epilogue: Epilogue,
     /// Whether bias and activation are left to another pass over `y`.
     pub(super) is_finished_apart: bool,
 }
 
 impl Share {
-    /// Another pass rounds nothing when `y` is f32, so there cuBLASLt gets only what it does exactly: not its GELU, whose tanh
-    /// is an approximation, and no bias of another type than `y`. A 16-bit `y` would be rounded once more, so its GELU in tanh
-    /// form is cuBLASLt's. Of cuBLASLt 13.0 on an H100 that is off by up to 6e-6 beside the rounding, and where rows are no
-    /// sixteens of bytes the product is rounded before its bias is added; before a residual it is by some algorithms.
+    /// When `y` is f32, another pass rounds nothing, so cuBLASLt gets only the steps that it computes exactly: not its
+    /// GELU, whose tanh is an approximation, and no bias of another type than `y`. A 16-bit `y` would be rounded once
+    /// more, so cuBLASLt computes its GELU in tanh form. In cuBLASLt 13.0 on an H100 that GELU is off by up to 6e-6 in
+    /// addition to the rounding. Where rows are not multiples of sixteen bytes, the product is rounded before its bias
+    /// is added; some algorithms also round it before a residual is added.
     ///
     /// # Errors
-    /// For a 16-bit `y`, an activation that cuBLASLt has not.
+    /// For a 16-bit `y` with an activation that cuBLASLt lacks.
     pub(super) fn of(product: &Product) -> Result<Self, DeviceError> {
         let apart = Ok(Share { epilogue: Epilogue::None, is_finished_apart: true });
         let has_bias = product.bias.0 != 0;
@@ -235,7 +238,7 @@ impl Share {
     }
 }
 
-/// What cuBLASLt has to know; `None` when it takes no such strides.
+/// The form of a product; `None` when cuBLASLt does not accept its strides.
 fn form(product: &Product, epilogue: Epilogue) -> Option<Form> {
     let &Product { batch, m, n, k, w_order, .. } = product;
     let (w_rows, w_columns) = match w_order {
@@ -282,12 +285,12 @@ fn operands(product: &Product) -> Operands {
     }
 }
 
-/// The power of two that `address` is a multiple of, up to a limit.
+/// The greatest power of two that `address` is a multiple of, up to a limit.
 fn alignment(address: u64) -> u32 {
     1 << (address | MOST_ALIGNMENT).trailing_zeros()
 }
 
-/// `m` rounded up to one of four steps between powers of two: an algorithm for one is good for its neighbours.
+/// `m` rounded up to one of four steps between powers of two: an algorithm for one value suits its neighbours.
 fn bucket(m: usize) -> usize {
     let step = 1 << m.max(1).ilog2().saturating_sub(2);
     m.next_multiple_of(step)
@@ -379,7 +382,7 @@ mod tests {
         assert!(!fits(|product| product.y.row_stride = 31));
         assert!(!fits(|product| product.add = Some(matrices(31))));
         assert!(!fits(|product| product.k = 0));
-        // the stride of one row is no stride
+        // the stride of a single row does not matter
         assert!(fits(|product| (product.m, product.x.row_stride, product.y.row_stride) = (1, 0, 0)));
     }
 

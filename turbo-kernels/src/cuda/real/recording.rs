@@ -1,4 +1,4 @@
-//! Operations captured once and enqueued at once, as a graph of CUDA.
+//! Operations that are captured once and then enqueued all at once, as a CUDA graph.
 
 use std::{
     ptr,
@@ -13,11 +13,11 @@ use super::{
 };
 use crate::{cuda::Recording, device::DeviceError};
 
-/// What a stream captured: a graph that cannot be run yet.
+/// The result of a stream capture: a graph that cannot be run yet.
 pub(super) struct Captured(cu::CUgraph);
 
 impl Captured {
-    /// Ends the recording of `stream`, in whose context this thread is.
+    /// Ends the recording of `stream`, whose context is this thread's.
     pub(super) fn of(stream: &RawStream) -> Result<Self, DeviceError> {
         let mut graph = ptr::null_mut();
         // SAFETY: the stream is alive and records; one handle is written.
@@ -33,7 +33,7 @@ impl Drop for Captured {
     }
 }
 
-/// Says, for the first that fails, that recordings do: their operations can be enqueued one by one, which takes longer.
+/// Warns at the first failure that a recording failed: its operations can be enqueued one by one, which takes longer.
 pub(super) fn tell(error: &DeviceError) {
     static TOLD: Once = Once::new();
     if !matches!(error, DeviceError::Lost { .. }) {
@@ -48,7 +48,7 @@ struct Runnable {
     handle: cu::CUgraphExec,
 }
 
-// SAFETY: the driver takes a graph from any thread, from one at a time.
+// SAFETY: the driver accepts a graph from any thread, one thread at a time.
 unsafe impl Send for Runnable {}
 
 impl Drop for Runnable {
@@ -60,8 +60,9 @@ impl Drop for Runnable {
     }
 }
 
-/// A recording, and what its operations use beside their arguments. Scratch goes behind what is under way, and kernels
-/// do, since blocks that they use keep the GPU, and go behind it, too.
+/// A recording, and everything that its operations use besides their arguments. Scratch is freed only after all
+/// operations that are under way. So are kernels: the blocks that they use keep the GPU alive, and are freed after the
+/// operations, too.
 #[derive(Debug)]
 pub(super) struct Replay {
     graph: Runnable,
@@ -71,7 +72,7 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    /// What was captured on `stream`, with the kernels of `shared` and products that use `scratch`.
+    /// A recording of what was captured on `stream`, with the kernels of `shared` and products that use `scratch`.
     pub(super) fn new(
         captured: &Captured,
         stream: &Arc<RawStream>,
@@ -90,7 +91,8 @@ impl Recording for Replay {
     unsafe fn replay(&self) -> Result<(), DeviceError> {
         let _outside = self.stream.outside_recordings("replay a recording")?;
         self.shared.context.enter()?;
-        // SAFETY: graph and stream are alive, and so are kernels and scratch; what else it uses, the caller answers for.
+        // SAFETY: graph, stream, kernels and scratch are alive; the caller answers for all other memory that the graph
+        // uses.
         let launched = unsafe { cu::cuGraphLaunch(self.graph.handle, self.stream.handle) };
         check("replay a recording", launched).inspect_err(tell)
     }

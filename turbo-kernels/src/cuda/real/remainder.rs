@@ -1,4 +1,4 @@
-//! The part of products that cuBLASLt does not do, by the kernels of `product.cu`.
+//! The parts of products that cuBLASLt does not do, computed by the kernels of `product.cu`.
 
 use std::{ffi::c_void, sync::Once};
 
@@ -8,15 +8,15 @@ use crate::{
     matmul::Rhs,
 };
 
-/// Sums of any strides, and bias and activation of sums in f32.
+/// Products with any strides, and bias and activation for f32 sums.
 pub(super) static FAMILY: Family = family!("product", "../../bias_act/activation.cuh", "product.cu");
 
 /// Side of a tile, as in `product.cu`.
 const SIDE: usize = 16;
-/// Enough to fill any GPU; blocks take more than one tile when there are more.
+/// Enough blocks to fill any GPU; if there are more tiles, a block takes more than one.
 const MOST_BLOCKS: usize = 1 << 16;
 
-/// Says, for the first product that cuBLASLt does not do, that it is done here: without tensor cores.
+/// Warns at the first product that cuBLASLt does not do: it is computed here, without tensor cores.
 pub(super) fn tell(product: &Product) {
     static TOLD: Once = Once::new();
     let &Product { input, output, batch, m, n, k, .. } = product;
@@ -48,14 +48,14 @@ pub(super) unsafe fn multiply(stream: &mut dyn Stream, product: &Product) -> Res
     arguments.first_of(x).push(x.row_stride).first_of(w).push(w_row).push(w_column);
     arguments.first_of(y).push(y.row_stride).address(bias).first_of(add).push(add.row_stride);
     arguments.push(batch).push(m).push(n).push(k).activation(product);
-    // SAFETY: these are the kernel's parameters; the caller says that the addresses hold what they should.
+    // SAFETY: the arguments match the kernel's parameters; the caller promises that the addresses hold their values.
     unsafe { arguments.launch(stream, kernel, tiles) }
 }
 
 /// Enqueues `y = activation(y + bias)` for a `y` of f32.
 ///
 /// # Safety
-/// `y` and the bias hold what `product` says.
+/// `y` and the bias hold the values that `product` describes.
 pub(super) unsafe fn finish(stream: &mut dyn Stream, product: &Product) -> Result<(), DeviceError> {
     let &Product { batch, m, n, y, bias, .. } = product;
     let kernel = match product.input {
@@ -66,11 +66,11 @@ pub(super) unsafe fn finish(stream: &mut dyn Stream, product: &Product) -> Resul
     let mut arguments = Arguments::default();
     arguments.first_of(y).push(y.row_stride).address(bias).push(batch).push(m).push(n).activation(product);
     let blocks = batch.saturating_mul(m).saturating_mul(n).div_ceil(SIDE * SIDE);
-    // SAFETY: these are the kernel's parameters; the caller says that the addresses hold what they should.
+    // SAFETY: the arguments match the kernel's parameters; the caller promises that the addresses hold their values.
     unsafe { arguments.launch(stream, kernel, blocks) }
 }
 
-/// Arguments of a kernel, each in eight bytes: a kernel reads as many from the first as it needs, lowest first.
+/// Arguments of a kernel, each in eight bytes: a kernel reads as many of their low bytes as it needs.
 #[derive(Default)]
 struct Arguments(Vec<u64>);
 
@@ -85,12 +85,12 @@ impl Arguments {
         self
     }
 
-    /// Where matrices begin, and the way from one to the next.
+    /// The address of the first matrix, and the distance from one to the next.
     fn first_of(&mut self, matrices: Matrices) -> &mut Self {
         self.address(matrices.first).push(matrices.batch_stride)
     }
 
-    /// Its number, and whether there is any.
+    /// The number of the activation, and whether there is one.
     fn activation(&mut self, product: &Product) -> &mut Self {
         self.push(product.activation.map_or(0, |activation| activation as usize));
         self.push(usize::from(product.activation.is_some()))
@@ -108,8 +108,8 @@ impl Arguments {
             self.0.iter_mut().map(|it| std::ptr::from_mut(it).cast()).collect();
         let blocks = blocks.min(MOST_BLOCKS) as u32;
         let shape = LaunchShape { grid: [blocks, 1, 1], block: (SIDE * SIDE) as u32, shared_bytes: 0 };
-        // SAFETY: the caller's promise; GPUs and their hosts keep the lowest byte first, so a number of four bytes is the
-        // lower half of one of eight.
+        // SAFETY: the caller's promise; GPUs and their hosts are little-endian, so a number of four bytes is the first
+        // half of one of eight.
         unsafe { stream.launch(kernel, shape, &mut pointers) }
     }
 }

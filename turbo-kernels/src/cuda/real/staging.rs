@@ -1,4 +1,4 @@
-//! Uploads through pinned memory: the host goes on as soon as its bytes are read.
+//! Uploads through pinned memory: the host goes on as soon as its bytes have been read.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use super::{
 };
 use crate::{cuda::Address, device::DeviceError};
 
-/// Of each buffer: what a copy loses to its launch is little beside it.
+/// The size of each buffer: the launch of a copy costs little compared with copying this much.
 const BYTES: usize = 4 << 20;
-/// Copies begin at multiples of it in a buffer, and so does its end.
+/// Copies begin at multiples of this in a buffer, whose size is also a multiple of it.
 const ALIGNMENT: usize = 256;
 
-/// Two buffers in turn. One is filled, upload by upload, until it is full; then the other one, once the GPU has copied what
-/// it held.
+/// Two buffers that are used in turn. One is filled, upload by upload, until it is full; then the other is filled, once
+/// the GPU has copied its contents.
 #[derive(Debug)]
 pub(super) struct Staging {
     buffers: [Buffer; 2],
@@ -27,7 +27,7 @@ pub(super) struct Staging {
 #[derive(Debug)]
 struct Buffer {
     bytes: Pinned,
-    /// Marks the last copy out of it.
+    /// Marks the last copy out of the buffer.
     copied: Event,
 }
 
@@ -42,7 +42,7 @@ impl Staging {
         Ok(Self { buffers: [Buffer::new(context)?, Buffer::new(context)?], current: 0, filled: 0 })
     }
 
-    /// Enqueues a copy of `from` on `stream`, always the same, in whose context this thread is.
+    /// Enqueues a copy of `from` on `stream`, which is the same in every call and whose context is this thread's.
     ///
     /// # Safety
     /// `to` holds `from.len()` bytes. `self` must live until the copy is done.
@@ -60,8 +60,8 @@ impl Staging {
             (piece, from) = from.split_at(from.len().min(BYTES - self.filled));
             let place = &mut self.buffers[self.current].bytes.bytes_mut()[self.filled..][..piece.len()];
             place.copy_from_slice(piece);
-            // SAFETY: `place` is pinned, is not written before the copy is done, as `filled` moves beyond it and `turn`
-            // waits, and lives as long as `self`; the caller says that `to` holds what is copied.
+            // SAFETY: `place` is pinned; it is not written before the copy is done, as `filled` moves beyond it and
+            // `turn` waits; it lives as long as `self`; the caller promises that `to` has room for the bytes.
             check("copy to the GPU", unsafe {
                 cu::cuMemcpyHtoDAsync_v2(to.0, place.as_ptr().cast(), place.len(), stream.handle)
             })?;
@@ -71,7 +71,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Goes on with the other buffer, once it is free.
+    /// Switches to the other buffer, once it is free.
     fn turn(&mut self, stream: &RawStream) -> Result<(), DeviceError> {
         self.buffers[self.current].copied.record(stream)?;
         self.current = 1 - self.current;

@@ -1,4 +1,4 @@
-//! A stream of a GPU as a [`Stream`].
+//! Implements [`Stream`] for a stream of a GPU.
 
 use std::{collections::HashMap, ffi::c_void, ptr, sync::Arc};
 
@@ -19,10 +19,11 @@ use crate::{
     device::DeviceError,
 };
 
-/// A stream, and what its operations need. Dropped from above to below: first the stream waits for them.
+/// A stream, and everything that its operations need. Fields are dropped from top to bottom; before that the stream
+/// waits for its operations.
 pub(super) struct GpuStream {
     raw: Arc<RawStream>,
-    /// By the address of the module and the name.
+    /// Kernels by the address of the module and the name.
     functions: HashMap<(usize, &'static str), Arc<Function>>,
     staging: Option<Staging>,
     products: Products,
@@ -62,8 +63,8 @@ impl Stream for GpuStream {
         let function = self.function(kernel)?;
         function.allow_shared(shape.shared_bytes)?;
         let [x, y, z] = shape.grid;
-        // SAFETY: the function is loaded as long as `shared` lives, which waits for its streams; the caller says that `args`
-        // are what the kernel takes, and what they point to is read before this returns.
+        // SAFETY: the function stays loaded as long as `shared` lives, which waits for its streams; the caller promises
+        // that `args` match the kernel's parameters; the values that they point to are read before this returns.
         let launched = unsafe {
             cu::cuLaunchKernel(
                 function.handle,
@@ -95,11 +96,11 @@ impl Stream for GpuStream {
         }?;
         match (is_done, share.is_finished_apart) {
             (true, false) => Ok(()),
-            // SAFETY: the caller's promise: `y` and the bias are what the kernel takes.
+            // SAFETY: the caller's promise: `y` and the bias are as the kernel takes them.
             (true, true) => unsafe { remainder::finish(self, product) },
             (false, _) => {
                 remainder::tell(product);
-                // SAFETY: the caller's promise: all are what the kernel takes.
+                // SAFETY: the caller's promise: all operands are as the kernel takes them.
                 unsafe { remainder::multiply(self, product) }
             }
         }
@@ -120,7 +121,8 @@ impl Stream for GpuStream {
         drop(self.raw.outside_recordings("copy from the GPU")?);
         self.shared.context.enter()?;
         if !to.is_empty() {
-            // SAFETY: the caller says what `from` holds; `to` is borrowed alone until the copy is done, below.
+            // SAFETY: the caller promises what `from` holds; `to` is borrowed exclusively until the copy is done,
+            // below.
             check("copy from the GPU", unsafe {
                 cu::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from.0, to.len(), self.raw.handle)
             })?;
@@ -159,10 +161,11 @@ impl Stream for GpuStream {
 impl Drop for GpuStream {
     fn drop(&mut self) {
         if self.raw.is_recording() {
-            // it is not wanted any more
+            // nobody wants the recording any more
             drop(self.end_recording());
         }
-        // A recording may keep the stream alive, but not the staging. On a GPU that is lost, nothing is under way.
+        // A recording may keep the stream alive, but not the staging, so this waits. On a lost GPU, nothing is under
+        // way.
         drop(self.raw.synchronize());
     }
 }

@@ -1,7 +1,7 @@
-//! The functions of CUDA that are called here. The gate looks whether all are there, since to the bindings one that is
-//! missing is a panic.
+//! The functions of CUDA that are called here. The gate checks that all of them exist, since the bindings panic when
+//! one is missing.
 
-/// Of the driver; all of them are as old as CUDA 12.
+/// The driver's functions; CUDA 12 has all of them.
 pub(super) const OF_DRIVER: &[&str] = &[
     "cuCtxSetCurrent",
     "cuCtxSynchronize",
@@ -44,7 +44,7 @@ pub(super) const OF_DRIVER: &[&str] = &[
     "cuStreamSynchronize",
 ];
 
-/// Of NVRTC.
+/// NVRTC's functions.
 pub(super) const OF_NVRTC: &[&str] = &[
     "nvrtcCompileProgram",
     "nvrtcCreateProgram",
@@ -58,7 +58,7 @@ pub(super) const OF_NVRTC: &[&str] = &[
     "nvrtcVersion",
 ];
 
-/// Of cuBLASLt.
+/// cuBLASLt's functions.
 pub(super) const OF_CUBLAS_LT: &[&str] = &[
     "cublasLtCreate",
     "cublasLtDestroy",
@@ -82,8 +82,8 @@ mod tests {
 
     use super::*;
 
-    /// The functions that `source` names by `path`: those behind `cu::cu` are `cu` and what follows, up to the first sign that
-    /// is none of a name.
+    /// The functions that `source` names by `path`: for `cu::cu` their names are `cu` and the characters that follow,
+    /// up to the first one that cannot be part of a name.
     fn named<'a>(source: &'a str, path: &str) -> impl Iterator<Item = &'a str> {
         let module = path.find("::").unwrap() + 2;
         source.match_indices(path).map(move |(at, _)| {
@@ -96,11 +96,11 @@ mod tests {
     fn all_that_is_called_is_looked_for() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda/real");
         let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-        // this one calls nothing
+        // this file calls nothing
         let rust =
             files.filter(|path| path.to_string_lossy().ends_with(".rs") && !path.ends_with("symbols.rs"));
         let code: String = rust.map(|path| fs::read_to_string(path).unwrap()).collect();
-        // types, and the library itself; types of cuBLASLt end in _t
+        // names of types, and of the library itself; types of cuBLASLt end in _t
         let is_other =
             |name: &&str| name.ends_with("_t") || ["nvrtcProgram", "nvrtcResult", "culib"].contains(name);
         for (path, listed) in
@@ -109,7 +109,7 @@ mod tests {
             let called: BTreeSet<&str> = named(&code, path).filter(|name| !is_other(name)).collect();
             assert_eq!(called, listed.iter().copied().collect(), "{path}");
         }
-        // functions of these would load others behind our back
+        // functions in these modules would load others behind our back
         for hidden in [
             "driver::result",
             "driver::safe",

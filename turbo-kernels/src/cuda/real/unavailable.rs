@@ -1,18 +1,18 @@
-//! What a machine has to have before its GPU is used, and what is said where it lacks something.
+//! What a machine needs before its GPU is used, and the messages for what it lacks.
 
 use std::{fmt, path::PathBuf};
 
-/// The oldest CUDA whose driver and libraries have all that is called here.
+/// The oldest CUDA version whose driver and libraries have all functions that are called here.
 pub(super) const OLDEST: Version = Version { major: 12, minor: 0 };
-/// The least compute capability that the kernels are written for: bf16, `mma` and `cp.async` came with it.
+/// The lowest compute capability that the kernels are written for: bf16, `mma` and `cp.async` came with it.
 pub(super) const OLDEST_GPU: (u32, u32) = (8, 0);
 
 /// A version of CUDA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
-    /// 13 of 13.0.
+    /// The 13 in 13.0.
     pub major: u32,
-    /// 0 of 13.0.
+    /// The 0 in 13.0.
     pub minor: u32,
 }
 
@@ -22,7 +22,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// Why there is no GPU to compute on: what was not found, and what to do about it, in one line.
+/// Why there is no GPU to compute on: what is missing, and what to do about it, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
     /// The loader does not find the driver's library.
@@ -33,7 +33,7 @@ pub enum Unavailable {
         "the NVIDIA driver is for CUDA {found}, needed is {OLDEST} or newer: install driver 525 or newer"
     )]
     OldDriver {
-        /// Of the driver.
+        /// The driver's version.
         found: Version,
     },
     /// There is a driver, but no GPU that this process may use.
@@ -48,7 +48,7 @@ pub enum Unavailable {
         super::libraries::FOLDER
     )]
     NoLibrary {
-        /// What it is called.
+        /// The name of the library.
         library: &'static str,
         /// The Python package that has it, for this driver.
         package: String,
@@ -60,70 +60,70 @@ pub enum Unavailable {
         .folder.display(), super::libraries::FOLDER
     )]
     NotInFolder {
-        /// What it is called.
+        /// The name of the library.
         library: &'static str,
-        /// The newest major version that the driver takes.
+        /// The newest major version that the driver supports.
         most: u32,
-        /// What the user names.
+        /// The folder that the user names.
         folder: PathBuf,
         /// The Python package that has it, for this driver.
         package: String,
     },
-    /// A library that is newer than the driver, or too old for what is called here. A name without a version is looked for
-    /// before one with it, so a link of that name is found before any other.
+    /// A library is newer than the driver, or too old for the functions that are called here. The loader tries a name
+    /// without a version before the versioned one, so a link of that name is found before any other file.
     #[error(
         "{library} is of CUDA {found}, needed is one of {OLDEST} to {}: pip install '{package}', or link one as {file} in a \
          folder of LD_LIBRARY_PATH",
         .driver.major
     )]
     LibraryVersion {
-        /// What it is called.
+        /// The name of the library.
         library: &'static str,
-        /// Of the library.
+        /// The library's version.
         found: Version,
-        /// Of the driver: it takes libraries of its own major version, and older ones.
+        /// The driver's version: it supports libraries of its own major version, and older ones.
         driver: Version,
         /// The Python package that fits.
         package: String,
         /// The name that the loader tries first.
         file: &'static str,
     },
-    /// Not what its name says, or damaged.
+    /// A library is not what its name says, or is damaged.
     #[error("{library} has no function {symbol}: install it anew")]
     NoSymbol {
-        /// What it is called.
+        /// The name of the library.
         library: &'static str,
         /// The first function that it lacks.
         symbol: &'static str,
     },
-    /// An ordinal beyond the last GPU.
+    /// The ordinal is beyond the last GPU.
     #[error("no GPU {ordinal}, there are {count} from 0 on")]
     NoSuchGpu {
         /// The requested number.
         ordinal: u32,
-        /// How many there are.
+        /// How many GPUs there are.
         count: u32,
     },
-    /// A GPU that lacks instructions which the kernels use.
+    /// The GPU lacks instructions that the kernels use.
     #[error(
         "{name} has compute capability {}.{}, needed is {}.{} or more",
         .found.0, .found.1, OLDEST_GPU.0, OLDEST_GPU.1
     )]
     OldGpu {
-        /// What its maker calls it.
+        /// The name that its maker gives it.
         name: String,
         /// Its compute capability.
         found: (u32, u32),
     },
-    /// A GPU that is newer than NVRTC.
+    /// The GPU is newer than NVRTC.
     #[error("NVRTC {nvrtc} cannot compile for {name}: install a newer one")]
     NewGpu {
-        /// What its maker calls it.
+        /// The name that its maker gives it.
         name: String,
-        /// Of NVRTC.
+        /// NVRTC's version.
         nvrtc: Version,
     },
-    /// The driver answers, and not as it should.
+    /// A call to CUDA failed unexpectedly.
     #[error("{what}: {why}")]
     Failed {
         /// What was being done.

@@ -6,11 +6,11 @@ use crate::{
     matmul::{MatMulShape, Rhs},
 };
 
-/// Each value is one chain of `step(a, b, sum)` over ascending `k` from 0, and then
-/// bias and residual are added in this order.
+/// Checks that each value is one chain of `step(a, b, sum)` over ascending `k` from 0, to which bias and residual are
+/// then added in this order.
 ///
 /// # Panics
-/// When a value has other bits.
+/// When a value has different bits.
 pub fn chains<D: Gemm<Float = f32> + BatchedMatMul>(device: &D, step: impl Fn(f32, f32, f32) -> f32) {
     let mut rig = Rig::new(device);
     for (rows, out_features, in_features) in [(1, 33, 700), (9, 50, 2049), (40, 7, 64), (131, 129, 65)] {

@@ -1,7 +1,7 @@
 //! The bits of a row: the same alone as in a batch, whatever lies beside it.
 //!
-//! For devices that promise this, as the CPU does. Each kernel runs on a batch and on parts of it; the parts must come
-//! out as they did in the batch. Whether numbers of threads agree is for the caller to see: [`answers`] gives all that
+//! For devices that promise this, as the CPU does. Each kernel runs on a batch and on parts of it; the parts must give
+//! the same bits as in the batch. The caller compares different numbers of threads: [`answers`] returns everything that
 //! was computed.
 
 use std::ops::Range;
@@ -32,12 +32,12 @@ const WIDTH: usize = 37;
 const HEAD_DIM: usize = 18;
 /// Rows of a batch: more than a tile of any kernel, and no multiple of one.
 const ROWS: usize = 61;
-/// Rows of the parts: one, and enough to fill tiles otherwise than the batch does.
+/// Rows of the parts: one, and enough to fill tiles differently from the batch.
 const PARTS: [usize; 5] = [1, 2, 3, 13, 40];
-/// Runs every kernel on a batch and on its parts; gives the values of the batches.
+/// Runs every kernel on a batch and on its parts; returns the values of the batches.
 ///
 /// # Panics
-/// When a part has other bits than in its batch.
+/// When a part has different bits from those in its batch.
 pub fn answers<D: EncoderKernels<Float = f32>>(device: &D) -> Vec<(&'static str, Vec<f32>)> {
     let mut rig = Rig::new(device);
     let mut answers = element_wise(&mut rig);
@@ -49,7 +49,7 @@ pub fn answers<D: EncoderKernels<Float = f32>>(device: &D) -> Vec<(&'static str,
     answers
 }
 
-/// Compares every bit, but takes all NaNs for one.
+/// Compares every bit, but treats all NaNs as equal.
 ///
 /// # Panics
 /// When a value differs.

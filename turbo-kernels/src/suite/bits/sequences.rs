@@ -17,7 +17,7 @@ const HEAD_DIM: usize = 20;
 /// Buckets and greatest distance of the relative bias.
 const BUCKETS: (usize, usize) = (16, 50);
 
-/// A kernel on sequences: rows of so many values in; rows of tokens or of sequences out.
+/// A kernel on sequences: it takes rows with a number of values, and gives rows of tokens or of sequences.
 #[derive(Clone, Copy)]
 struct Task {
     name: &'static str,
@@ -25,7 +25,7 @@ struct Task {
     to: To,
 }
 
-/// Rows of how many values come out.
+/// The rows of a result, with the number of values of each.
 #[derive(Clone, Copy)]
 enum To {
     /// One per row.
@@ -35,7 +35,7 @@ enum To {
 }
 
 impl Task {
-    /// Where the answer for a row or sequence begins, given how many come before it.
+    /// The start of the answer for a row or sequence, given how many come before it.
     fn values(&self, rows: usize, sequences: usize) -> usize {
         match self.to {
             To::Rows(width) => rows * width,
@@ -125,7 +125,7 @@ fn attentions<D: EncoderKernels<Float = f32>>(rig: &mut Rig<'_, D>) -> Vec<(&'st
     answers
 }
 
-/// Queries of one row per sequence give what that row is among all.
+/// Queries of one row per sequence give the same row as queries of all rows.
 fn one_query_of_each_sequence_is_its_row<D: EncoderKernels<Float = f32>>(
     rig: &mut Rig<'_, D>,
     mask: AttentionMask,

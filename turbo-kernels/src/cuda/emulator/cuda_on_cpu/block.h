@@ -4,7 +4,7 @@ namespace turbo {
 
 enum class State : uint8_t { fresh, ready, collective, barrier, returned };
 
-// What a lane does in a collective: its name, the lanes that take part, and its operands, which stay on its stack.
+// A lane's call of a collective: its name, the lanes that take part, and the operands, which stay on the lane's stack.
 struct Call {
   const char* name;
   unsigned mask;
@@ -17,14 +17,14 @@ struct Copy {
   alignas(16) char bytes[16];
 };
 
-// An operand of a product in shared memory: rows that are swizzled, 16 bytes at a time.
+// An operand of a product in shared memory: rows that are swizzled in chunks of 16 bytes.
 struct Matrix {
   const char* tile;
   unsigned offset, row_bytes;
   unsigned width;  // of the product
   bool columns;    // the rows have its columns side by side, else they are its columns
 
-  // The rows in which it lies.
+  // The rows in which the matrix lies.
   const char* first() const { return tile + offset / row_bytes * row_bytes; }
   size_t bytes() const { return (columns ? 16 : width) * row_bytes; }
 
@@ -42,21 +42,21 @@ struct Matrix {
   }
 };
 
-// What a product reads, for the first lane of a warp, until it is waited for.
+// The matrix that a product reads, kept for the first lane of a warp until the product is waited for.
 struct Read {
   Matrix matrix;
   std::vector<unsigned short> values;
   unsigned group;
 };
 
-// Registers of a lane that a product reads.
+// A lane's registers that a product reads.
 struct Fragment {
   const unsigned* from;
   unsigned values[4];
   unsigned group;
 };
 
-// Sums of a lane that it gets when they are waited for.
+// A lane's sums, which it gets when it waits for them.
 struct Product {
   float (*d)[4];
   unsigned group, eights;
@@ -88,7 +88,7 @@ struct Thread {
     fenced = false;
   }
 
-  // What becomes of the sums `d`, which are NaN until then.
+  // The future values of the sums `d`, which are NaN until then.
   Product& product(float (*d)[4], unsigned eights) {
     for (Product& product : products) {
       if (product.d != d) continue;
@@ -109,7 +109,7 @@ struct Vec3 {
 
 enum class Order : unsigned { forward, reverse, seeded };
 
-// As the host passes it.
+// A launch as the host passes it.
 struct Launch {
   unsigned grid[3];
   unsigned block;
@@ -118,7 +118,7 @@ struct Launch {
   uint64_t seed;
 };
 
-// One block at a time. A thread that may go on has a bit in `runnable_`.
+// Runs one block at a time. A thread that may continue has its bit set in `runnable_`.
 class Block {
  public:
   Vec3 index, grid_size, size;
@@ -159,12 +159,12 @@ class Block {
     check_warps_of_products();
   }
 
-  // Notes an error of the block as a whole.
+  // Records an error of the block as a whole.
   void note(const char* what) { snprintf(error_, sizeof error_, "%s; block (%u,%u,%u)", what, index.x, index.y, index.z); }
 
   // ---- for the thread that runs ----
 
-  // Stops the block: `thread` never goes on.
+  // Stops the block: `thread` never continues.
   __attribute__((format(printf, 2, 3), noreturn)) void fail(const char* format, ...) {
     char what[256];
     va_list values;
@@ -178,7 +178,8 @@ class Block {
     __builtin_unreachable();
   }
 
-  // Meets the lanes of `mask` in the collective `name`. The last to come calls `complete` with the operands of all.
+  // Meets the lanes of `mask` in the collective `name`. The last to come calls `complete` with the operands of all
+  // lanes.
   template <class Operands>
   void collective(const char* name, unsigned mask, Operands& own, void (*complete)(Operands* const*, unsigned)) {
     const unsigned warp = thread / WARP, lane = thread % WARP;
@@ -206,7 +207,7 @@ class Block {
     }
   }
 
-  // Whether any thread has brought a vote.
+  // Meets all threads of the block; returns whether any of them votes.
   bool barrier(bool vote = false) {
     if (returned_ > 0) fail("__syncthreads: %u of %u threads have returned", returned_, size.x);
     votes_ |= vote;
@@ -230,7 +231,7 @@ class Block {
   Thread& self() { return threads_[thread]; }
   Thread& thread_of_warp(unsigned lane) { return threads_[thread / WARP * WARP + lane]; }
 
-  // Whether a thread has copied there, and products might not see it.
+  // Whether a thread has copied to these bytes and products might not see it yet.
   bool is_landing(const char* first, size_t bytes) const {
     for (unsigned t = 0; t < size.x; ++t) {
       for (const char* at : threads_[t].landed) {
@@ -240,7 +241,7 @@ class Block {
     return false;
   }
 
-  // Whether `bytes` bytes lie in shared memory, where some instructions have to find them.
+  // Whether `bytes` bytes lie in shared memory, which some instructions require.
   bool is_shared(const void* at, size_t bytes) const {
     auto inside = [&](const char* first, size_t len) {
       return static_cast<const char*>(at) >= first && static_cast<const char*>(at) + bytes <= first + len;
@@ -262,7 +263,7 @@ class Block {
     warps_runnable_ |= 1u << t / WARP;
   }
 
-  // The thread that goes on after `thread`, which no longer may unless it is named again.
+  // The thread that continues after `thread`, which is not runnable itself unless it is chosen again.
   unsigned next() {
     const unsigned warp = thread / WARP, lane = thread % WARP;
     unsigned to_warp, to_lane;
@@ -285,7 +286,7 @@ class Block {
     return to_warp * WARP + to_lane;
   }
 
-  // A bit of `bits`, by Marsaglia's xorshift.
+  // A random bit of `bits`, by Marsaglia's xorshift.
   unsigned pick(unsigned bits) {
     random_ ^= random_ << 13;
     random_ ^= random_ >> 7;
@@ -295,7 +296,7 @@ class Block {
     return (__builtin_ctz(turned) + turn) % 32;
   }
 
-  // Lets others go on until `state` of the running thread has ended.
+  // Lets other threads continue until the running thread leaves `state`.
   void wait(State state) {
     const unsigned own = thread;
     threads_[own].state = state;
@@ -304,7 +305,7 @@ class Block {
     enter(contexts_[threads_[own].stack]);
   }
 
-  // Leaves `from` for the running thread, on a new stack if it has none.
+  // Switches from `from` to the running thread, on a new stack if it has none.
   void enter(Context& from, bool over = false) {
     Thread& to = threads_[thread];
     if (to.state == State::fresh) {
@@ -316,7 +317,7 @@ class Block {
 
   static void fiber();
 
-  // What a stack is for: a thread, and when it has returned the next ones while they need no other stack.
+  // The loop of a stack: it runs a thread, and after that more threads while they need no other stack.
   void run_threads() {
 #if defined(__SANITIZE_ADDRESS__)
     const void* bottom;
@@ -350,7 +351,7 @@ class Block {
     }
   }
 
-  // Four warps make one product.
+  // Checks that four warps make each product.
   void check_warps_of_products() {
     for (unsigned warp = 0; warp * WARP < size.x; ++warp) {
       const unsigned first = warp / 4 * 4 * WARP;
@@ -363,7 +364,7 @@ class Block {
     }
   }
 
-  // No thread can go on: one waits for a lane of its warp, which waits for the whole block.
+  // No thread can continue: one waits for a lane of its warp, which waits for the whole block.
   [[noreturn]] void fail_for_deadlock() {
     auto missing = [&](unsigned t) {
       const bool waits = threads_[t].state == State::collective;
@@ -392,7 +393,7 @@ class Block {
   Thread threads_[MOST_THREADS];
 };
 
-// The block that the calling system thread runs. The only thread_local variable that is not a kernel's.
+// The block that the calling system thread runs. This is the only thread_local variable that is not a kernel's.
 inline thread_local Block* running = nullptr;
 
 inline void Block::fiber() { running->run_threads(); }

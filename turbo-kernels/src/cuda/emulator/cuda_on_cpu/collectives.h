@@ -14,7 +14,7 @@ inline void __syncwarp(unsigned mask = 0xffffffffu) {
 
 namespace turbo {
 
-// The value of lane `from`; bits 1 if that one does not take part.
+// The value of lane `from`; all bits are 1 if that lane does not take part.
 template <class T>
 T shuffle(const char* name, unsigned mask, T value, unsigned from) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles move 4 or 8 bytes");
@@ -37,7 +37,7 @@ T shuffle(const char* name, unsigned mask, T value, unsigned from) {
 
 inline unsigned lane() { return running->thread % WARP; }
 
-// Which lanes of `mask` have `vote`.
+// The lanes of `mask` whose `vote` is set.
 inline unsigned ballot(const char* name, unsigned mask, bool vote) {
   struct Operands {
     bool vote;
@@ -56,7 +56,7 @@ inline unsigned ballot(const char* name, unsigned mask, bool vote) {
 
 }  // namespace turbo
 
-// Segments of `width` lanes, a power of two; a lane that would read beyond its segment reads itself.
+// Segments of `width` lanes, a power of two; a lane that would read beyond its segment reads its own value.
 template <class T>
 inline T __shfl_sync(unsigned mask, T value, int from, int width = 32) {
   const unsigned segment = turbo::lane() & ~(width - 1u);

@@ -1,14 +1,15 @@
-// CUDA C++ as plain C++17: a kernel runs on the processor, so that its barriers, collectives and fragments are tested
+// CUDA C++ as plain C++17: kernels run on the processor, so that their barriers, collectives and fragments are tested
 // without a GPU.
 //
-// A unit is these files, the kernels, and a TURBO_LAUNCHER(name) for each kernel. Every CUDA thread is a fiber that goes on
-// until it has to wait: at a barrier or in a collective of its warp. Which fiber goes on then is the launch's order, so a
-// missing barrier shows under some order. Memory is found wrong where it can be: shared memory is filled with 0xff (NaN)
-// before each block, and asynchronous copies and products leave 0xff until they are waited for.
+// A unit consists of these files, the kernels, and a TURBO_LAUNCHER(name) for each kernel. Every CUDA thread is a fiber
+// that runs until it has to wait: at a barrier or in a collective of its warp. The launch's order decides which fiber
+// continues then, so a missing barrier shows under some order. Wrong uses of memory show where possible: shared memory
+// is filled with 0xff (NaN) before each block, and the targets of asynchronous copies and products hold 0xff until they
+// are waited for.
 //
 //   file              | for
 //   fibers.h          | stacks, and switching between them in a few instructions
-//   block.h           | the threads of one block: which of them waits for what, and which goes on
+//   block.h           | the threads of one block: what each waits for, and which continues
 //   launch.h          | all blocks, one after another; an error is a text, never an abort
 //   language.h        | __global__, __shared__, threadIdx and vector types
 //   collectives.h     | __syncthreads, shuffles, votes
@@ -16,9 +17,9 @@
 //   tensor_cores.h    | mma, ldmatrix, cp.async
 //   wgmma.h           | products of four warps
 //
-// Not shown: the rounding of the GPU's fast functions and tensor cores, memory order between threads that run at once,
-// when asynchronous work is done before it is waited for, what a thread has stored to shared memory by itself and not
-// fenced for products, where shared memory begins, speed.
+// Not shown: the rounding of the GPU's fast functions and tensor cores, memory order between threads that run at the
+// same time, when asynchronous work is done before it is waited for, a thread's own stores to shared memory that it has
+// not fenced for products, where shared memory begins, speed.
 #define TURBO_ON_CPU 1
 
 #include <link.h>
@@ -53,7 +54,7 @@ constexpr unsigned MOST_THREADS = 1024;
 constexpr unsigned MOST_WARPS = MOST_THREADS / WARP;
 constexpr unsigned MOST_SHARED = 227 * 1024;
 
-// One that is not running: where it goes on.
+// The context of a fiber that is not running: where it continues.
 struct Context {
 #if defined(TURBO_UCONTEXT)
   ucontext_t place;
@@ -69,7 +70,7 @@ struct Context {
 
 #if !defined(TURBO_UCONTEXT)
 extern "C" __attribute__((visibility("hidden"))) void turbo_switch(void** from, void* to);
-// The registers that a function keeps, by the System V ABI; rounding modes are the same in all fibers.
+// Saves the registers that a function preserves in the System V ABI; rounding modes are the same in all fibers.
 asm(R"(
   .text
   .type turbo_switch, @function
@@ -93,7 +94,7 @@ turbo_switch:
 )");
 #endif
 
-// Leaves `from` and goes on in `to`. A fiber that is over is never gone back to.
+// Leaves `from` and continues in `to`. A fiber that is over is never resumed.
 inline void switch_context(Context& from, Context& to, bool over) {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(over ? nullptr : &from.fake_stack, to.bottom, to.bytes);
@@ -109,7 +110,7 @@ inline void switch_context(Context& from, Context& to, bool over) {
 #endif
 }
 
-// Stacks of the fibers, each above a page that must not be touched. Their memory is taken when they are first used.
+// The stacks of the fibers, each above a guard page. Their memory is allocated when they are first used.
 class Stacks {
  public:
 #if defined(__SANITIZE_ADDRESS__)
@@ -129,14 +130,14 @@ class Stacks {
 
   ~Stacks() { munmap(memory_, BYTES * MOST_THREADS); }
 
-  // Forgets the frames of kernels that did not return: these stacks, or this memory, are used again.
+  // Forgets the frames of kernels that did not return, since these stacks, or this memory, will be used again.
   void forget_frames() {
 #if defined(__SANITIZE_ADDRESS__)
     ASAN_UNPOISON_MEMORY_REGION(memory_, usable_ * BYTES);
 #endif
   }
 
-  // Makes `context` begin with `entry` on stack `index`. `entry` never returns.
+  // Makes `context` start with `entry` on stack `index`. `entry` never returns.
   void begin(unsigned index, Context& context, void (*entry)()) {
     char* bottom = memory_ + index * BYTES + GUARD;
     const size_t bytes = BYTES - GUARD;
@@ -146,8 +147,8 @@ class Stacks {
       usable_ = index + 1;
     }
 #if defined(__SANITIZE_ADDRESS__)
-    // What was left for good when the last thread here had returned. A whole stack is a hundred times as much, and to clear
-    // what the sanitizer knows of it took a quarter of the time of its tests.
+    // Clears the part that the last thread on this stack left when it had returned. A whole stack is a hundred times as
+    // large, and clearing the sanitizer's records of it took a quarter of the time of its tests.
     ASAN_UNPOISON_MEMORY_REGION(bottom + bytes - LEFT, LEFT);
     context.bottom = bottom;
     context.bytes = bytes;
@@ -159,7 +160,7 @@ class Stacks {
     context.place.uc_link = nullptr;
     makecontext(&context.place, entry, 0);
 #else
-    // six registers, the address that `ret` takes, and one that aligns the stack as a call would
+    // six registers, the address for `ret`, and one slot that aligns the stack as a call would
     void** top = reinterpret_cast<void**>(bottom + bytes - colour) - 8;
     std::memset(top, 0, 8 * sizeof(void*));
     top[6] = reinterpret_cast<void*>(entry);

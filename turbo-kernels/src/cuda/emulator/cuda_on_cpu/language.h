@@ -1,4 +1,4 @@
-// What CUDA adds to the language.
+// CUDA's additions to the language.
 
 #define __global__
 #define __device__
@@ -13,8 +13,8 @@
 #define blockDim (turbo::running->size)
 #define gridDim (turbo::running->grid_size)
 
-// The dynamic shared memory of the block, aligned to 16 bytes. `extern __shared__ T name[];` becomes a pointer to it before
-// the unit is compiled, as no macro can make it one.
+// The dynamic shared memory of the block, aligned to 16 bytes. `extern __shared__ T name[];` becomes a pointer to it
+// before the unit is compiled, since no macro can do that.
 inline void* dynamic_shared() { return turbo::running->shared; }
 
 struct alignas(4 * sizeof(unsigned)) uint4 {

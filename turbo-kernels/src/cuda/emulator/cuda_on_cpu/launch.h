@@ -2,7 +2,7 @@
 
 namespace turbo {
 
-// Blocks that no thread runs. They keep their stacks, so that a launch costs no system call.
+// Blocks that no system thread runs. They keep their stacks, so that a launch costs no system call.
 class Pool {
  public:
   ~Pool() {
@@ -29,7 +29,7 @@ class Pool {
 
 inline Pool pool;
 
-// Dynamic shared memory, aligned to 16 bytes and no more.
+// Dynamic shared memory, aligned to 16 bytes and not more.
 class DynamicShared {
  public:
   explicit DynamicShared(unsigned bytes) : bytes_(bytes) {
@@ -56,7 +56,7 @@ class DynamicShared {
   unsigned bytes_;
 };
 
-// `__shared__` variables of this thread: all thread_local memory of this library but `running`.
+// The `__shared__` variables of this thread: all thread_local memory of this library except `running`.
 class StaticShared {
  public:
   StaticShared() {
@@ -94,7 +94,7 @@ class StaticShared {
   size_t bytes_ = 0;
 };
 
-// What the hardware refuses, or null.
+// The reason why the hardware would refuse the launch, or null.
 inline const char* refusal(const Launch& launch) {
   if (launch.block == 0 || launch.block > MOST_THREADS) return "a block has 1 to 1024 threads";
   if (launch.shared_bytes > MOST_SHARED) return "a block has at most 227 KiB of shared memory";
@@ -105,7 +105,7 @@ inline const char* refusal(const Launch& launch) {
   return nullptr;
 }
 
-// Runs all blocks. False after an error, whose text is in `error` then.
+// Runs all blocks. Returns false after an error, whose text is then in `error`.
 inline bool launch(const Launch& launch, void (*kernel)(void*), void* arguments, char* error, size_t capacity) {
   if (const char* refused = refusal(launch)) {
     snprintf(error, capacity, "%s", refused);
@@ -140,7 +140,7 @@ inline bool launch(const Launch& launch, void (*kernel)(void*), void* arguments,
   return well;
 }
 
-// Calls a kernel with arguments that are pointed to, as cuLaunchKernel takes them.
+// Calls a kernel with pointers to its arguments, as cuLaunchKernel takes them.
 template <auto KERNEL>
 struct Arguments;
 
@@ -168,7 +168,8 @@ int launch_with(const Launch* shape, void** arguments, unsigned count, char* err
 
 }  // namespace turbo
 
-// What the host calls to run kernel `name`: 0, or 1 and a text; and to know the bytes of each of its parameters.
+// The functions that the host calls: one runs kernel `name` and returns 0, or 1 and a text; the other tells the bytes
+// of each parameter.
 #define TURBO_LAUNCHER(name)                                                                                       \
   extern "C" __attribute__((visibility("default"))) int turbo_launch_##name(                                       \
       const turbo::Launch* shape, void** arguments, unsigned count, char* error, size_t capacity) {                \

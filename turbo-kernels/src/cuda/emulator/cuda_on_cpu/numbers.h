@@ -30,13 +30,13 @@ inline float f16_to_f32(unsigned short bits) {
   return sign ? -magnitude : magnitude;
 }
 
-// To nearest, ties to even; NaN becomes the one that the hardware makes.
+// Rounds to nearest, ties to even; any NaN becomes the hardware's one.
 inline unsigned short f32_to_f16(float value) {
   const unsigned bits = __float_as_uint(value), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return 0x7fff;
   if (magnitude >= 0x477ff000u) return sign | 0x7c00u;  // from halfway between the greatest and 2^16
   if (magnitude < 0x38800000u) {
-    // in steps of 2^-24, to which adding 1/2 rounds
+    // the steps are 2^-24, and adding 1/2 rounds to them
     return sign | (__float_as_uint(__uint_as_float(magnitude) + 0.5f) - __float_as_uint(0.5f));
   }
   return sign | (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1)) >> 13;
@@ -57,7 +57,7 @@ inline unsigned f32_to_bf16x2(float low, float high) { return f32_to_bf16(low) |
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 
-// As ex2.approx.ftz: without subnormal results.
+// Like ex2.approx.ftz: without subnormal results.
 inline float exp2_approx(float value) {
   const float power = exp2f(value);
   return power < 0x1p-126f ? 0.0f : power;
@@ -72,7 +72,7 @@ inline unsigned long long max(unsigned long long a, unsigned long long b) { retu
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __clz(int bits) { return bits == 0 ? 32 : __builtin_clz(static_cast<unsigned>(bits)); }
 
-// One system thread runs a launch, and fibers are switched nowhere in these.
+// One system thread runs a launch, and fibers do not switch inside these functions.
 template <class T>
 inline T atomicAdd(T* at, T value) {
   return turbo::atomic(at, [=](T old) { return old + value; });

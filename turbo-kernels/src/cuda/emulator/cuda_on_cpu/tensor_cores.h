@@ -2,8 +2,8 @@
 
 namespace turbo {
 
-// d += a · b. The fragments of the PTX manual, "mma.m16n8k16": with group = lane / 4 and pair = lane % 4, two values in a
-// register, the lower half first,
+// d += a · b. The fragments are those of the PTX manual, "mma.m16n8k16": with group = lane / 4 and pair = lane % 4, two
+// values in a register, the lower half first,
 //   a[0], a[1]: row group and group + 8, columns 2 · pair and 2 · pair + 1; a[2], a[3]: the same, columns + 8
 //   b[0]: rows 2 · pair and 2 · pair + 1 of column group; b[1]: rows + 8
 //   d[0], d[1]: row group, columns 2 · pair and 2 · pair + 1; d[2], d[3]: row group + 8
@@ -81,7 +81,7 @@ inline void ldmatrix_x4_trans(unsigned (&to)[4], const void* shared_row) {
   turbo::load_matrices<true>("ldmatrix_x4_trans", to, shared_row);
 }
 
-// 16 bytes for shared memory, the first `bytes` from `global` and then zeros; 0xff is there until they are waited for.
+// Copies 16 bytes to shared memory, the first `bytes` from `global` and then zeros; they are 0xff until waited for.
 inline void cp_async_16(void* shared, const void* global, unsigned bytes = 16) {
   turbo::Block& block = *turbo::running;
   if (reinterpret_cast<uintptr_t>(shared) % 16 != 0) block.fail("cp_async_16: `shared` is no multiple of 16");
@@ -98,7 +98,7 @@ inline void cp_async_16(void* shared, const void* global, unsigned bytes = 16) {
 // Ends a group of copies.
 inline void cp_async_commit() { turbo::running->self().groups += 1; }
 
-// Lets all groups but the NEWEST last of this thread land.
+// Waits for all groups of this thread but the NEWEST last ones.
 template <int NEWEST>
 inline void cp_async_wait() {
   turbo::Thread& self = turbo::running->self();

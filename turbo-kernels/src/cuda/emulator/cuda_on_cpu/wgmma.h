@@ -1,11 +1,11 @@
 // Products of four warps at once: see wgmma.cuh.
 //
-// They are computed when they begin and given when they are waited for: their sums are NaN until then, and what they
-// read, in registers and in shared memory, must still stand there.
+// They are computed when they begin, and their sums appear when they are waited for: until then the sums are NaN, and
+// the operands, in registers and in shared memory, must not change.
 
 namespace turbo {
 
-// d (+)= a · b for the 16 rows of a warp. Fragments of a and d are those of multiply_add, and each sum is rounded once.
+// d (+)= a · b for the 16 rows of a warp. The fragments of a and d are those of multiply_add; each sum is rounded once.
 template <class Widen>
 void begin_product(const char* name, float (*d)[4], const unsigned (&a)[4], const Matrix& b, bool add) {
   if (!running->self().fenced) running->fail("%s: no wgmma_fence since the last wait", name);
@@ -75,7 +75,7 @@ inline void wgmma_fence(float (&)[EIGHTS][4]) {
 
 inline void wgmma_commit() { turbo::running->self().product_groups += 1; }
 
-// Gives the sums of all groups but the NEWEST last.
+// Waits for all groups but the NEWEST last ones, and stores their sums.
 template <int NEWEST, int EIGHTS>
 inline void wgmma_wait(float (&)[EIGHTS][4]) {
   turbo::Thread& self = turbo::running->self();

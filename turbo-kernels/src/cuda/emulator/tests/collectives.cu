@@ -1,4 +1,4 @@
-// Each lane's view of a collective, for a test on the host. `in` holds a kernel's parameters.
+// Each lane's result of a collective, for a test on the host. `in` holds a kernel's parameters.
 
 // out[lane] = the value that the lane gets; in = {which, operand, width}.
 extern "C" __global__ void shuffle(const unsigned* in, unsigned* out) {
@@ -19,7 +19,7 @@ extern "C" __global__ void shuffle_types(const unsigned* in, unsigned* out) {
   out[threadIdx.x] = static_cast<unsigned>(wide >> 32) * 1000 + static_cast<unsigned>(single);
 }
 
-// Even and odd lanes vote apart, then all, on whether in[lane] is set.
+// Even and odd lanes vote separately, then together, on whether in[lane] is set.
 extern "C" __global__ void votes(const unsigned* in, unsigned* out) {
   const unsigned lane = threadIdx.x % 32, mask = lane % 2 ? 0xaaaaaaaau : 0x55555555u;
   unsigned* own = out + 5 * threadIdx.x;
@@ -35,7 +35,7 @@ extern "C" __global__ void votes(const unsigned* in, unsigned* out) {
   own[3] = __ballot_sync(FULL_WARP, in[threadIdx.x]);
 }
 
-// A lane that does not take part gives nothing: ones.
+// A lane that does not take part gives no value: all bits 1.
 extern "C" __global__ void shuffle_from_outside(const unsigned*, unsigned* out) {
   if (threadIdx.x < 16) out[threadIdx.x] = __shfl_xor_sync(0x0000ffffu, threadIdx.x, 16);
 }
@@ -59,7 +59,7 @@ extern "C" __global__ void reverse(const unsigned* in, unsigned* out) {
   out[first + threadIdx.x] = fixed[opposite];
 }
 
-// What stands in shared memory before anything is written there.
+// The contents of shared memory before anything is written there.
 extern "C" __global__ void unwritten(const unsigned*, unsigned* out) {
   __shared__ unsigned fixed[32];
   extern __shared__ unsigned dynamic[];

@@ -1,4 +1,4 @@
-//! What lanes and blocks do together, against the CUDA manual.
+//! Collective operations of lanes and blocks, compared with the CUDA manual.
 
 use super::{Order, Program, in_every_order};
 use crate::cuda::Module;
@@ -9,7 +9,7 @@ fn kernel(name: &'static str, threads: u32) -> Program {
     Program::new(&MODULE, name, threads)
 }
 
-/// Against the words of the CUDA manual, by segments of lanes.
+/// Compares with the CUDA manual's definition by segments of lanes.
 #[test]
 fn shuffles_stay_in_their_segment() {
     in_every_order(|rig, order| {
@@ -24,7 +24,7 @@ fn shuffles_stay_in_their_segment() {
                                 0 => Some(segment.start + operand % width),
                                 1 => lane.checked_sub(operand).filter(|from| segment.contains(from)),
                                 2 => Some(lane + operand).filter(|from| segment.contains(from)),
-                                // of other segments those below are read
+                                // lanes of lower segments may be read, of higher ones not
                                 _ => Some(lane ^ operand).filter(|from| *from < segment.end),
                             };
                             100 + source.unwrap_or(lane)

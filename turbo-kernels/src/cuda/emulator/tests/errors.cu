@@ -1,4 +1,4 @@
-// Kernels that are wrong.
+// Wrong kernels.
 
 extern "C" __global__ void names_a_lane_that_has_returned(const unsigned*, unsigned*) {
   if (threadIdx.x == 3) return;

@@ -1,11 +1,11 @@
-//! Kernels that are wrong, and what the emulator says of them.
+//! Wrong kernels, and the emulator's messages about them.
 
 use super::{Order, Program, Rig, in_every_order};
 use crate::cuda::Module;
 
 static MODULE: Module = Module { name: "errors", source: include_str!("errors.cu") };
 
-/// A kernel that is wrong, and what is said of it.
+/// Runs a wrong kernel, and checks the message about it.
 fn finds(rig: &mut Rig, order: Order, program: Program, says: &[&str]) {
     let name = program.name;
     let error = rig.run(program, &[0; 8], 8).expect_err(name);
@@ -13,7 +13,7 @@ fn finds(rig: &mut Rig, order: Order, program: Program, says: &[&str]) {
     assert!(error.starts_with(name), "{error}");
 }
 
-/// Which thread is found waiting depends on the order; that one is does not.
+/// The order decides which thread is found waiting, but not whether one is found.
 #[test]
 fn wrong_kernels_are_found_in_every_order() {
     in_every_order(|rig, order| {

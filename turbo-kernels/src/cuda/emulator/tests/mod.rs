@@ -1,4 +1,4 @@
-//! The emulator itself: what each construct of CUDA does, and that wrong kernels are found.
+//! Tests of the emulator itself: each construct of CUDA does the right thing, and wrong kernels are found.
 
 mod collectives;
 mod errors;
@@ -56,12 +56,12 @@ impl Rig {
         Some(Rig { cuda, queue })
     }
 
-    /// What `program` writes over zeros, or what is wrong with it.
+    /// The values that `program` writes over zeros, or its error.
     fn run(&mut self, program: Program, input: &[u32], out_len: usize) -> Result<Vec<u32>, String> {
         self.run_in(program, input, 0..input.len(), 0..out_len)
     }
 
-    /// [`Rig::run`] that sees `part` of the input, and of a result as long.
+    /// [`Rig::run`] with only `part` of the input, and of an equally long result.
     fn run_on_part(
         &mut self,
         program: Program,
@@ -87,7 +87,8 @@ impl Rig {
         let from = cuda.view::<u32>(&source, read.start * word, read.len()).unwrap();
         let to = cuda.view_mut::<u32>(&mut target, written.start * word, written.len()).unwrap();
         let Program { module, name, shape } = program;
-        // SAFETY: the kernels of these tests take these two, and the test gives them as much as they use.
+        // SAFETY: the kernels of these tests take these two arguments, and the tests give them as many values as they
+        // use.
         unsafe { queue.launch(Kernel { module, name }, shape, (from, to)) }
             .map_err(|error| error.to_string())?;
         let mut out = vec![0; out_len];

@@ -1,4 +1,4 @@
-//! Kernels of ours with a mistake put in: the suite finds each, in some order of threads.
+//! Our kernels with an injected mistake: the suite finds each of them in some order of threads.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},

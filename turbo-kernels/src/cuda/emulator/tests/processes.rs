@@ -1,4 +1,4 @@
-//! The same tests in processes of their own, with device code compiled otherwise.
+//! The same tests in separate processes, with device code compiled differently.
 
 use std::{
     env,
@@ -14,7 +14,7 @@ use crate::cuda::{
 
 static MODULE: Module = Module { name: "sanitized", source: include_str!("sanitized.cu") };
 
-/// What of this program's tests a child runs, and with which flags. `None` in such a child.
+/// Runs tests of this program in a child process with other flags. `None` in such a child.
 fn run_tests(filters: &[&str], flags: &str, preload: Option<&Path>) -> Option<(bool, String)> {
     if env::var_os(MORE_FLAGS).is_some() {
         return None;
@@ -29,12 +29,12 @@ fn run_tests(filters: &[&str], flags: &str, preload: Option<&Path>) -> Option<(b
     Some((output.status.success(), String::from_utf8_lossy(&text).into_owned()))
 }
 
-/// Whether a child says that tests of each filter ran, and that all passed: of a filter that fits none it says nothing.
+/// Whether a child reports that tests of each filter ran and all passed: a filter without matches goes unreported.
 fn all_passed(filters: &[&str], text: &str) -> bool {
     text.contains("test result: ok") && filters.iter().all(|filter| text.contains(filter))
 }
 
-/// AddressSanitizer's library, which has to be there before anything else is loaded.
+/// AddressSanitizer's library, which has to be loaded before anything else.
 fn sanitizer() -> Option<PathBuf> {
     Rig::new(Order::Forward)?;
     let output = compiler().arg("-print-file-name=libasan.so").output().unwrap();
@@ -48,7 +48,7 @@ fn sanitizer() -> Option<PathBuf> {
     None
 }
 
-/// The least optimisation that is fast, as the sanitizer's code takes the compiler its time.
+/// The lowest optimisation level that is fast enough, since the sanitizer's code takes the compiler time.
 const SANITIZE: &str = "-fsanitize=address -O1 -g1";
 
 #[test]
@@ -64,7 +64,7 @@ fn fibers_switch_on_other_processors_too() {
 #[test]
 fn kernels_touch_nothing_beside_their_views() {
     let Some(library) = sanitizer() else { return };
-    // all families take minutes: where nothing is to be left out
+    // all families take minutes, so they run only where nothing may be left out
     let families = env::var_os("TURBO_REQUIRE_EMULATOR").is_some_and(|value| value == "1");
     let own = ["cuda::emulator::tests::collectives", "cuda::emulator::tests::tensor_cores"];
     let filters = if families { &["cuda::tests", own[0], own[1]][..] } else { &own };
@@ -72,7 +72,7 @@ fn kernels_touch_nothing_beside_their_views() {
     assert!(passed && all_passed(filters, &text), "{text}");
 }
 
-/// Each of these is a process that ends when the sanitizer finds what the kernel does.
+/// Each of these runs in a process that ends when the sanitizer finds the kernel's mistake.
 #[test]
 fn a_touch_beside_a_view_is_found() {
     let Some(library) = sanitizer() else { return };

@@ -1,4 +1,4 @@
-// Kernels that go beside what they were given: 100 values to read and to write, 32 in shared memory.
+// Kernels that touch memory beside what they were given: 100 values to read and to write, 32 in shared memory.
 
 extern "C" __global__ void reads_behind_its_allocation(const unsigned* in, unsigned* out) {
   out[threadIdx.x] = in[100 + threadIdx.x / 31];

@@ -29,7 +29,7 @@ extern "C" __global__ void matrices(const unsigned* in, unsigned* out) {
   }
 }
 
-// Two groups of copies, of 16 and of 6 bytes: what is there before the first wait, after it, and after the second.
+// Two groups of copies, of 16 and of 6 bytes: the contents before the first wait, after it, and after the second.
 extern "C" __global__ void copies(const unsigned* in, unsigned* out) {
   extern __shared__ uint4 shared[];
   cp_async_16(shared, in);

@@ -1,4 +1,4 @@
-//! Products of tensor cores and the moves around them, against the PTX manual.
+//! Products of tensor cores and the moves around them, compared with the PTX manual.
 
 use half::{bf16, f16};
 
@@ -92,7 +92,7 @@ fn copies_land_when_they_are_waited_for() {
     });
 }
 
-/// All of f16, and floats at, between and next to all that f16 and bf16 can be, against the crate `half`.
+/// All f16 values, and floats at, between and next to all f16 and bf16 values, compared with the crate `half`.
 #[test]
 fn conversions_round_to_nearest_even() {
     let mut floats: Vec<u32> = (0..=u16::MAX).map(u32::from).collect();
@@ -111,7 +111,7 @@ fn conversions_round_to_nearest_even() {
     let got = rig.run(program, &floats, 3 * floats.len()).unwrap();
     for (bits, got) in floats.into_iter().zip(got.chunks(3)) {
         let value = f32::from_bits(bits);
-        // the hardware makes one NaN
+        // the hardware makes only one NaN
         let [to_f16, to_bf16] = if value.is_nan() {
             [0x7fff, 0x7fff]
         } else {

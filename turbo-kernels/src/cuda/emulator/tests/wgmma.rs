@@ -1,4 +1,4 @@
-//! Products of four warps, against the PTX manual.
+//! Products of four warps, compared with the PTX manual.
 
 use half::{bf16, f16};
 
@@ -23,8 +23,8 @@ fn in_tile(row: usize, column: usize) -> f32 {
     number(5000 + row * 64 + column)
 }
 
-/// A tile as words, with chunks of 16 bytes swizzled as the manual shows: by the number of the row in rows of 128 bytes,
-/// by half of it in rows of 64.
+/// A tile as words, with chunks of 16 bytes swizzled as the manual shows: by the row's number in rows of 128 bytes, by
+/// half of the number in rows of 64 bytes.
 fn swizzled(rows: usize, row_bytes: usize, bits: Round) -> Vec<u32> {
     let mut halves = vec![0; rows * row_bytes / 2];
     for row in 0..rows {
@@ -101,7 +101,7 @@ fn wrong_kernels_are_found_in_every_order() {
     });
 }
 
-/// After an error nothing of it is left.
+/// After an error, none of its state is left.
 #[test]
 fn an_error_harms_no_later_launch() {
     let Some(mut rig) = Rig::new(Order::Forward) else { return };

@@ -1,10 +1,10 @@
-// Pretends to be libcublasLt.so: products of f32 and bf16 by loops, counted by columns as cuBLASLt does.
+// A fake libcublasLt.so: products of f32 and bf16 by loops, column-major like cuBLASLt.
 //
 //   FAKE_CUBLAS    its version, 130000 for 13.0
 //   FAKE_SLOW      microseconds that its first algorithm wastes
 //
-// It proposes three algorithms: number 0, which may be slow, number 1, which is not for 19 columns of the result, and
-// number 2, which does nothing. It has none for f16.
+// It proposes three algorithms: number 0, which may be slow; number 1, which does not support 19 columns of the result;
+// and number 2, which does nothing. It has none for f16.
 
 #define _GNU_SOURCE
 #include "machine.h"
@@ -117,7 +117,7 @@ int cublasLtMatmulPreferenceSetAttribute(struct preference* it, int attribute, c
   return INVALID_VALUE;
 }
 
-// What a product is made of, by value: the descriptions may be changed before it is done.
+// The parts of a product, by value: the descriptions may be changed before it is done.
 struct product {
   struct operation_description operation;
   struct layout a, b, c, d;

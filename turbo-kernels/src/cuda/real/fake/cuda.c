@@ -1,11 +1,11 @@
-// Pretends to be libcuda.so: see machine.h. Not for several threads at once.
+// A fake libcuda.so: see machine.h. Not for several threads at once.
 //
 //   FAKE_GPUS  FAKE_DRIVER  FAKE_CAPABILITY  FAKE_MEMORY    numbers: GPUs, CUDA version, 90 for 9.0, bytes
 //   FAKE_RUNNABLE    how many recordings can be prepared, before and after they are given back
 //   FAKE_REFUSED     how many waits for the whole GPU are refused, as while another library records
 //
-// Machine code is text, and has every kernel but those that it says to be `without`. `add_u32(to, amount, count)` is done,
-// any other is only said.
+// Machine code is text, and has every kernel except those that it says to be `without`. `add_u32(to, amount, count)` is
+// executed, any other kernel is only reported.
 
 #define _GNU_SOURCE
 #include "machine.h"
@@ -99,7 +99,7 @@ static void* take(struct memory** list, size_t bytes) {
   return it->first;
 }
 
-// Gives its bytes back; 0 when there is no such memory.
+// Frees the memory and returns its bytes; 0 when there is no such memory.
 static size_t give(struct memory** list, void* first) {
   while (*list && (*list)->first != first) list = &(*list)->next;
   struct memory* gone = *list;
@@ -271,7 +271,7 @@ struct copy {
   size_t bytes;
 };
 
-// Only from pinned memory: a copy from any other is over when the call returns, which this one is not.
+// Accepts only pinned memory: a copy from any other memory is done when the call returns, which this one is not.
 static void upload(void* data) {
   struct copy* it = data;
   if (fake_is_memory(it->to, it->bytes) && is_in(pinned, it->from, it->bytes)) memcpy((void*)it->to, (void*)it->from, it->bytes);
@@ -360,7 +360,7 @@ int cuEventSynchronize(struct event* event) {
   return lost;
 }
 
-// Who only looks has the stream do one operation more.
+// Each query makes the stream do one more operation.
 int cuEventQuery(struct event* event) {
   ENTER;
   if (event->is_done) return OK;

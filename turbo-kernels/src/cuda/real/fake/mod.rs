@@ -1,4 +1,4 @@
-//! CUDA's libraries, pretended: compiled from C when a test needs them, and loaded in a process of its own.
+//! Fake versions of CUDA's libraries: compiled from C when a test needs them, and loaded in a separate process.
 
 use std::{
     any::type_name,
@@ -17,8 +17,8 @@ use twox_hash::XxHash3_128;
 use super::{cu, nvrtc};
 
 const MACHINE: &str = include_str!("machine.h");
-/// Libraries and what they are made of: the name of the file, its source, more arguments of the compiler. A library
-/// stands behind those that it needs.
+/// Libraries and their sources: the name of the file, its source, more arguments for the compiler. A library stands
+/// behind those that it needs.
 const LIBRARIES: [(&str, &str, &[&str]); 4] = [
     ("cuda", include_str!("cuda.c"), &["-Wl,-soname,libcuda.so"]),
     ("cuda-without-graphs", include_str!("cuda.c"), &["-Wl,-soname,libcuda.so", "-DFAKE_WITHOUT_GRAPHS"]),
@@ -28,19 +28,20 @@ const LIBRARIES: [(&str, &str, &[&str]); 4] = [
 
 /// Tells a process that [`apart`] has started it.
 const IS_APART: &str = "TURBO_TEST_IS_APART";
-/// What stands before the answer of such a process.
+/// The text before the answer of such a process.
 const ANSWER: &str = "the answer is: ";
 
-/// A folder of pretended libraries.
+/// A folder of fake libraries.
 pub(super) struct Fakes(TempDir);
 
 impl Fakes {
-    /// All that is needed, by the names that the bindings try first; `None`, and a line that says so, without a compiler.
+    /// All libraries that are needed, under the names that the bindings try first; `None`, and a line that says so,
+    /// without a compiler.
     pub(super) fn all() -> Option<Self> {
         Self::named(&[("libcuda.so", "cuda"), ("libnvrtc.so", "nvrtc"), ("libcublasLt.so", "cublasLt")])
     }
 
-    /// Libraries by the names of their files, and which they are.
+    /// Libraries by the names of their files, with the library that each contains.
     pub(super) fn named(names: &[(&str, &str)]) -> Option<Self> {
         let built = built()?;
         let folder = tempfile::tempdir().unwrap();
@@ -57,8 +58,8 @@ impl Fakes {
     }
 }
 
-/// What `body` answers in a process of its own, which runs the test `test` again, where the loader looks into `folder`, and
-/// nothing but `variables` says where CUDA is. In that process there is no answer.
+/// The answer of `body` in a separate process, which runs the test `test` again, where the loader looks into `folder`
+/// and only `variables` say where CUDA is. In that process itself there is no answer.
 ///
 /// # Panics
 /// When the process fails.
@@ -110,7 +111,7 @@ fn answer(output: &process::Output) -> String {
     answer.trim_end().to_owned()
 }
 
-/// The folder of the libraries, beside this program; they are made once for each state of their sources.
+/// The folder of the libraries, beside this program; they are built once for each state of their sources.
 ///
 /// # Panics
 /// When they do not compile, and when there is no compiler although `TURBO_REQUIRE_EMULATOR=1`.
@@ -155,29 +156,29 @@ fn compile(folder: &Path, name: &str, source: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What the pretended GPU did, a line each.
+/// The operations of the fake GPU, one on each line.
 pub(super) fn said() -> String {
-    // SAFETY: the pretended library has this function, of this type, and gives a string that lives as long as it.
+    // SAFETY: the fake library has this function with this type, and its string lives as long as the library.
     unsafe {
         let said = cu::culib().get::<unsafe extern "C" fn() -> *const c_char>(b"fake_said").unwrap();
         CStr::from_ptr(said()).to_str().unwrap().to_owned()
     }
 }
 
-/// Handles and memory that were made and not given back.
+/// The number of handles and allocations that were made and not released.
 pub(super) fn live() -> c_int {
-    // SAFETY: the pretended library has this function, of this type.
+    // SAFETY: the fake library has this function with this type.
     unsafe { cu::culib().get::<unsafe extern "C" fn() -> c_int>(b"fake_live").unwrap()() }
 }
 
-/// How often the whole pretended GPU was waited for.
+/// How often the whole fake GPU was waited for.
 pub(super) fn waits() -> c_int {
-    // SAFETY: the pretended library has this function, of this type.
+    // SAFETY: the fake library has this function with this type.
     unsafe { cu::culib().get::<unsafe extern "C" fn() -> c_int>(b"fake_waits").unwrap()() }
 }
 
-/// How often the pretended compiler was called.
+/// How often the fake compiler was called.
 pub(super) fn compiled() -> c_int {
-    // SAFETY: the pretended library has this function, of this type.
+    // SAFETY: the fake library has this function with this type.
     unsafe { nvrtc::culib().get::<unsafe extern "C" fn() -> c_int>(b"fake_compiled").unwrap()() }
 }

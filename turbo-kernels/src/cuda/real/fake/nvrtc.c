@@ -1,4 +1,4 @@
-// Pretends to be libnvrtc.so: machine code is the source behind a line that names the architecture.
+// A fake libnvrtc.so: machine code is the source behind a line that names the architecture.
 //
 //   FAKE_NVRTC    its version, 13000 for 13.0
 //

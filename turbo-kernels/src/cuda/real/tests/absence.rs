@@ -1,4 +1,4 @@
-//! What is said where CUDA, or a part of it, is missing.
+//! The messages where CUDA, or a part of it, is missing.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::cuda::{
     },
 };
 
-/// What opening the GPU answers.
+/// The result of opening the GPU, as text.
 fn report() -> String {
     match Gpu::new(0) {
         Ok(gpu) => gpu.info().name.clone(),
@@ -183,7 +183,7 @@ fn libraries_are_found_where_no_loader_looks() {
 #[test]
 fn an_environment_comes_before_what_the_loader_knows() {
     let test = an_environment_comes_before_what_the_loader_knows;
-    // of an older version, and one that cannot be used
+    // a library of an older version, and one that cannot be used
     let loader = [("libcuda.so", "cuda"), ("libnvrtc.so.12", "cuda"), ("libcublasLt.so", "cublasLt")];
     let Some(loader) = Fakes::named(&loader) else { return };
     let places = Fakes::named(&[

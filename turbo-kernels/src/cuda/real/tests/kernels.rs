@@ -1,4 +1,4 @@
-//! Kernels: compiled once for all processes, found once, launched with the memory that they ask for.
+//! Kernels: compiled once for all processes, found once, launched with the memory that they request.
 
 use std::fs;
 
@@ -28,7 +28,7 @@ fn kernels_are_compiled_and_found_once() {
 
         let mut stream = gpu.stream().unwrap();
         let mut launch = |kernel, shared_bytes| {
-            // SAFETY: these kernels take nothing.
+            // SAFETY: these kernels take no arguments.
             unsafe { stream.launch(kernel, LaunchShape { shared_bytes, ..SHAPE }, &mut []) }
         };
         let error = launch(kernel("none_u32"), 0).unwrap_err().to_string();
@@ -73,7 +73,7 @@ fn compiled_kernels_outlive_the_process() {
         free(&gpu, block, 400);
         format!("compiled {}", compiled())
     };
-    // at once, each for itself or the later one after the first
+    // both at once: each compiles for itself, or the later one finds the first one's files
     let Some(answers) = twice_apart(test, fakes.path(), &variables, launch) else { return };
     assert!(
         answers.iter().all(|answer| ["compiled 0", "compiled 1"].contains(&answer.as_str())),

@@ -1,4 +1,4 @@
-//! The calls to a real GPU, checked with fake libraries in the place of CUDA's.
+//! The calls to a real GPU, checked with fake libraries in place of CUDA's.
 
 mod absence;
 mod kernels;
@@ -30,7 +30,7 @@ fn add(stream: &mut dyn Stream, to: Address, amount: u32, count: u32) -> Result<
     let (mut to, mut amount, mut count) = (to, amount, count);
     let mut arguments: [*mut c_void; 3] =
         [ptr::from_mut(&mut to).cast(), ptr::from_mut(&mut amount).cast(), ptr::from_mut(&mut count).cast()];
-    // SAFETY: these are what the pretended kernel reads; it looks itself whether `to` is memory.
+    // SAFETY: these are the arguments of the fake kernel, which checks itself whether `to` is memory.
     unsafe { stream.launch(kernel("add_u32"), SHAPE, &mut arguments) }
 }
 
@@ -39,7 +39,7 @@ fn bytes_of(numbers: &[u32]) -> Vec<u8> {
 }
 
 fn upload(stream: &mut dyn Stream, numbers: &[u32], to: Address) {
-    // SAFETY: every test here makes blocks as long as what it copies.
+    // SAFETY: every test here allocates blocks as long as its copies.
     unsafe { stream.upload(&bytes_of(numbers), to) }.unwrap();
 }
 
@@ -50,13 +50,13 @@ fn download(stream: &mut dyn Stream, from: Address, count: usize) -> Vec<u32> {
     bytes.chunks_exact(4).map(|number| u32::from_le_bytes(number.try_into().unwrap())).collect()
 }
 
-/// Gives back what `allocate` gave for `bytes` bytes.
+/// Frees an allocation of `bytes` bytes.
 fn free(gpu: &Gpu, address: Address, bytes: usize) {
-    // SAFETY: each test frees its blocks once, and enqueues nothing with them after.
+    // SAFETY: each test frees its blocks once, and enqueues nothing that uses them afterwards.
     unsafe { gpu.free(address, bytes) };
 }
 
-/// `body` in a process with all pretended libraries. There it must hold, and leave no handle and no memory behind.
+/// Runs `body` in a process with all fake libraries. It must succeed there, and leave no handle and no memory behind.
 fn on_a_gpu<F: Fn()>(test: F, variables: &[(&str, &str)], body: impl FnOnce(&Gpu)) {
     let Some(fakes) = Fakes::all() else { return };
     let whole = || {

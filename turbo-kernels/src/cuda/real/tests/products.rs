@@ -1,4 +1,4 @@
-//! Products: how cuBLASLt is called, which algorithm does them, and what is left to kernels of this crate.
+//! Products: the calls to cuBLASLt, the choice of the algorithm, and the part that is left to kernels of this crate.
 
 use half::{bf16, f16};
 
@@ -13,7 +13,7 @@ use crate::{
     matmul::Rhs,
 };
 
-/// A product of small whole numbers, of which every sum is exact in all types.
+/// A product of small whole numbers, whose sums are exact in all types.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     types: (FloatType, FloatType),
@@ -25,7 +25,7 @@ struct Case {
     has_bias: bool,
     has_add: bool,
     activation: Option<Activation>,
-    /// Elements that lie before and between rows and matrices, where nothing is read or written.
+    /// Elements before and between rows and matrices, which are neither read nor written.
     gap: usize,
 }
 
@@ -61,7 +61,7 @@ fn decode(float: FloatType, bytes: &[u8]) -> Vec<f32> {
     }
 }
 
-/// One product of f32, without sizes and places.
+/// A product of f32, without sizes and addresses.
 fn of_nothing() -> Product {
     let nowhere = Matrices { first: Address::NULL, row_stride: 0, batch_stride: 0 };
     Product {
@@ -82,7 +82,7 @@ fn of_nothing() -> Product {
     }
 }
 
-/// `batch` matrices in a block of their own.
+/// `batch` matrices in their own block.
 struct Held {
     float: FloatType,
     values: Vec<f32>,
@@ -92,7 +92,7 @@ struct Held {
 }
 
 impl Held {
-    /// Values from -2 to 2, other ones for another `seed`; what lies between them is 77.
+    /// Values from -2 to 2, different ones for each `seed`; the values between them are 77.
     fn new(
         driver: &dyn Driver,
         stream: &mut dyn Stream,
@@ -109,7 +109,7 @@ impl Held {
             values[gap + b * batch_stride + i * row_stride + j] = (number >> 13) as f32 % 5.0 - 2.0;
         }
         let block = driver.allocate(values.len() * float.bytes()).unwrap();
-        // SAFETY: the block holds as many.
+        // SAFETY: the block holds that many bytes.
         unsafe { stream.upload(&encode(float, &values), block) }.unwrap();
         let place = Matrices { first: block.offset(gap * float.bytes()), row_stride, batch_stride };
         Self { float, values, gap, place }
@@ -128,7 +128,7 @@ impl Held {
     }
 
     fn free(self, driver: &dyn Driver) {
-        // SAFETY: it was allocated with as many bytes; nothing is enqueued later.
+        // SAFETY: it was allocated with the same number of bytes; nothing that uses it is enqueued later.
         unsafe { driver.free(self.block(), self.values.len() * self.float.bytes()) };
     }
 }
@@ -137,7 +137,7 @@ fn each(batch: usize, rows: usize, columns: usize) -> impl Iterator<Item = (usiz
     (0..batch).flat_map(move |b| (0..rows).flat_map(move |i| (0..columns).map(move |j| (b, i, j))))
 }
 
-/// Does the product by `multiply` and compares every value of `y`, and what lies between them, with a loop in f64.
+/// Does the product with `multiply`, and compares every value of `y`, and the values between them, with a loop in f64.
 fn check(driver: &dyn Driver, stream: &mut dyn Stream, case: Case, multiply: fn(&mut dyn Stream, &Product)) {
     let Case { types: (input, output), batch, m, n, k, w_order, gap, .. } = case;
     let mut hold = |float, sizes, seed| Held::new(driver, stream, float, sizes, gap, seed);
@@ -164,7 +164,7 @@ fn check(driver: &dyn Driver, stream: &mut dyn Stream, case: Case, multiply: fn(
     };
     multiply(stream, &product);
     let mut bytes = vec![0; y.values.len() * output.bytes()];
-    // SAFETY: the block holds as many.
+    // SAFETY: the block holds that many bytes.
     unsafe { stream.download(y.block(), &mut bytes) }.unwrap();
     for (b, i, j) in each(batch, m, n) {
         let mut sum: f64 = (0..k)
@@ -198,7 +198,7 @@ fn activated(activation: Activation, x: f64) -> f64 {
 }
 
 fn multiply(stream: &mut dyn Stream, product: &Product) {
-    // SAFETY: `check` made blocks that hold all of it.
+    // SAFETY: `check` allocated blocks that hold all operands.
     unsafe { stream.product(product) }.unwrap();
 }
 
@@ -224,7 +224,7 @@ fn products_are_described_to_cublas_lt() {
                 }
             }
         }
-        // what the pretended GPU does without kernels of ours
+        // what the fake GPU does without kernels of ours
         for types in [(F32, F32), (Bf16, Bf16)] {
             let biased = Case { types, has_bias: true, gap: 3, ..PLAIN };
             check(gpu, &mut *stream, biased, multiply);
@@ -238,7 +238,7 @@ fn products_are_described_to_cublas_lt() {
 
 #[test]
 fn algorithms_are_chosen_by_time_once_for_nearly_as_many_rows() {
-    // longer than a loaded machine lets a process wait
+    // longer than a process waits on a loaded machine
     let slow = [("FAKE_SLOW", "30000")];
     on_a_gpu(algorithms_are_chosen_by_time_once_for_nearly_as_many_rows, &slow, |gpu| {
         let mut stream = gpu.stream().unwrap();
@@ -250,17 +250,17 @@ fn algorithms_are_chosen_by_time_once_for_nearly_as_many_rows() {
         let by = |algorithm: u32| format!("multiplied by algorithm {algorithm}\n");
         let eighteen = Case { m: 18, ..PLAIN };
         let first = news(&mut *stream, eighteen);
-        // one run to load it and five to measure, of each that does anything; then the faster one
+        // one run to load each usable algorithm and five to measure it; then the fastest one
         let timed = by(0).repeat(6) + &by(1).repeat(6);
         assert_eq!(first, format!("proposed 8 to w 256 x 256 add 256 y 256\n{timed}{}", by(1)));
         assert_eq!(news(&mut *stream, eighteen), by(1));
         assert_eq!(news(&mut *stream, Case { m: 20, ..PLAIN }), by(1));
-        // for 19 rows it does nothing: what cuBLASLt proposes first
+        // it does not support 19 rows, so cuBLASLt's first proposal is used
         let once = format!("proposed 1 to w 256 x 256 add 256 y 256\n{}", by(0));
         assert_eq!(news(&mut *stream, Case { m: 19, ..PLAIN }), once);
-        // another stream knows it, too
+        // another stream knows the choice, too
         assert_eq!(news(&mut *gpu.stream().unwrap(), eighteen), by(1));
-        // another form is another choice
+        // another form needs another choice
         let odd = news(&mut *stream, Case { m: 18, gap: 1, ..PLAIN });
         assert!(odd.starts_with("proposed 8 to w 4 x 4 add 4 y 4\n"), "{odd}");
         assert!(news(&mut *stream, Case { m: 21, ..PLAIN }).starts_with("proposed 8"));
@@ -289,7 +289,8 @@ fn a_recording_takes_what_is_proposed_first() {
         check(gpu, &mut *stream, PLAIN, multiply);
         assert!(said()[before..].starts_with("proposed 8"), "what was not timed is timed later");
 
-        // the scratch of a product that is under way outlives stream and recording, be it a landing that has the stream last
+        // the scratch of a product under way outlives stream and recording, even if a landing is the last to hold the
+        // stream
         let landing = stream.landing().unwrap();
         let matrices = || Matrices { first: gpu.allocate(400).unwrap(), row_stride: 4, batch_stride: 0 };
         let [x, w, y] = [matrices(), matrices(), matrices()];
@@ -359,13 +360,13 @@ fn what_cublas_lt_has_not_is_ours() {
     });
 }
 
-/// Our kernels compute, on the emulated GPU, what cuBLASLt leaves to them.
+/// On the emulated GPU, our kernels compute the products that cuBLASLt leaves to them.
 #[test]
 fn the_remainder_is_computed() {
     use Activation::{GeluTanh, Relu, Silu};
     use FloatType::{Bf16, F16, F32};
     fn whole(stream: &mut dyn Stream, product: &Product) {
-        // SAFETY: `check` made blocks that hold all of it.
+        // SAFETY: `check` allocated blocks that hold all operands.
         unsafe { remainder::multiply(stream, product) }.unwrap();
     }
     fn in_two_steps(stream: &mut dyn Stream, product: &Product) {

@@ -1,4 +1,4 @@
-//! Memory, copies, kernels in their order, and recordings of them.
+//! Memory, copies, the order of kernels, and recordings of them.
 
 use std::{fmt::Write, sync::mpsc, thread, time::Duration};
 
@@ -44,7 +44,7 @@ fn a_stream_keeps_its_order_and_what_it_was_given() {
         let block = gpu.allocate(4 * COUNT).unwrap();
         let mut stream = gpu.stream().unwrap();
         let numbers: Vec<u32> = (0..COUNT as u32).collect();
-        // pieces of any length; the host's copies are gone before the GPU reads any
+        // pieces of any length; the host's copies are freed before the GPU reads any
         for (piece, from) in numbers.chunks(70_001).zip((0..).step_by(70_001)) {
             upload(&mut *stream, piece, block.offset(4 * from));
         }
@@ -70,24 +70,24 @@ fn copies_land_while_the_host_goes_on() {
         assert!(landings[0].has_landed().unwrap() && landings[0].bytes().unwrap().is_empty());
         for landing in &mut landings {
             add(&mut *stream, block, 1, 100).unwrap();
-            // SAFETY: the block has as many bytes, and is freed behind both copies.
+            // SAFETY: the block has that many bytes, and is freed after both copies.
             unsafe { landing.fetch(block, 400) }.unwrap();
         }
         let [first, second] = &mut landings;
-        // addition, copy, and the mark behind it
+        // one look each for the addition, the copy, and the mark behind it
         let looks: Vec<bool> = (0..4).map(|_| first.has_landed().unwrap()).collect();
         assert_eq!(looks, [false, false, false, true]);
         assert_eq!(first.bytes().unwrap(), bytes_of(&[1; 100]));
         assert!(!second.has_landed().unwrap(), "nobody has waited for it");
         assert_eq!(second.bytes().unwrap(), bytes_of(&[2; 100]));
-        // one that has to grow, by more than the next power of two, waits for what is under way; what it held is lost
+        // a landing that has to grow, beyond the next power of two, waits for copies under way; its values are lost
         // SAFETY: as above.
         unsafe { second.fetch(block, 100) }.unwrap();
         second.reserve(512).unwrap();
         assert_eq!(second.bytes().unwrap(), bytes_of(&[2; 25]), "there was room for more than 400");
         second.reserve(1000).unwrap();
         assert!(second.bytes().unwrap().is_empty());
-        // and one that goes waits, too, as does the stream's end
+        // dropping a landing waits, too, as does dropping the stream
         // SAFETY: as above.
         unsafe { second.fetch(block, 400) }.unwrap();
         drop(stream);
@@ -103,7 +103,7 @@ fn a_recording_takes_no_copy() {
         let mut stream = gpu.stream().unwrap();
         let mut landing = stream.landing().unwrap();
         assert!(stream.begin_recording().unwrap());
-        // SAFETY: the block has as many bytes.
+        // SAFETY: the block has that many bytes.
         let error = unsafe { landing.fetch(block, 400) }.unwrap_err();
         assert_eq!(error.to_string(), "copy from the GPU: this cannot be recorded");
         drop(stream.end_recording().unwrap());
@@ -144,7 +144,7 @@ fn a_gpu_that_is_opened_twice_is_one() {
         assert!(stream.begin_recording().unwrap());
         add(&mut *stream, block, 1, 100).unwrap();
         let before = again.free_bytes().unwrap();
-        // to wait for the whole GPU would end the recording
+        // waiting for the whole GPU would end the recording
         free(&again, other, 400);
         assert_eq!(again.free_bytes().unwrap(), before);
         drop(stream.end_recording().unwrap());
@@ -161,13 +161,13 @@ fn memory_is_freed_behind_what_uses_it() {
         for stream in &mut streams {
             add(&mut **stream, block, 1, 100).unwrap();
         }
-        // before that, an access to what is freed would lose the GPU
+        // until then, an access to the freed memory would lose the GPU
         free(gpu, block, 400);
         gpu.free_bytes().unwrap();
         for stream in &mut streams {
             stream.synchronize().unwrap();
         }
-        // a stream is dropped behind what it was given, too
+        // a stream is also dropped only after its operations
         let block = gpu.allocate(400).unwrap();
         let mut stream = gpu.stream().unwrap();
         upload(&mut *stream, &[3; 100], block);
@@ -187,7 +187,7 @@ fn a_model_is_given_back_by_one_wait() {
         assert_eq!(waits(), before);
         assert_eq!(gpu.free_bytes().unwrap(), taken + 200 * 400);
         assert_eq!(waits(), before + 1);
-        // the next allocation finds it; without one, other processes lack little
+        // the next allocation finds the memory; without one, other processes lack little
         let block = gpu.allocate(400).unwrap();
         free(gpu, block, 400);
         let large = gpu.allocate(64 << 20).unwrap();
@@ -195,7 +195,7 @@ fn a_model_is_given_back_by_one_wait() {
         let with_it = live();
         free(gpu, large, 64 << 20);
         assert_eq!((live(), waits()), (with_it - 1, before + 3));
-        // the GPU's end gives back what is left
+        // dropping the GPU gives the rest back
         let last = gpu.allocate(400).unwrap();
         free(gpu, last, 400);
     });
@@ -255,7 +255,7 @@ fn recordings_are_replayed() {
         assert!(stream.begin_recording().unwrap());
         add(&mut *stream, block, 10, 100).unwrap();
         add(&mut *stream, block, 10, 100).unwrap();
-        // what a recording cannot hold is refused, and ends nothing
+        // operations that a recording cannot hold are refused, and do not end it
         for refused in [
             // SAFETY: the block holds as much; nothing is copied.
             unsafe { stream.upload(&[0; 4], block) },
@@ -266,7 +266,7 @@ fn recordings_are_replayed() {
         ] {
             assert!(refused.unwrap_err().to_string().ends_with(": this cannot be recorded"));
         }
-        // memory comes and goes as ever, but what goes waits for the end
+        // memory is allocated and freed as usual, but freed memory waits for the end
         free(gpu, other, 400);
         let before = gpu.free_bytes().unwrap();
         let recording = stream.end_recording().unwrap();
@@ -278,20 +278,20 @@ fn recordings_are_replayed() {
             unsafe { recording.replay() }.unwrap();
         }
         assert_eq!(download(&mut *stream, block, 100), [41; 100]);
-        // one holds no other
+        // a recording cannot hold another
         assert!(stream.begin_recording().unwrap());
         // SAFETY: as above.
         let refused = unsafe { recording.replay() }.unwrap_err();
         assert_eq!(refused.to_string(), "replay a recording: this cannot be recorded");
         drop(stream.end_recording().unwrap());
-        // it keeps its stream, and of what the stream was given nothing is lost
+        // a recording keeps its stream, and none of the stream's operations are lost
         upload(&mut *stream, &[43; 100], block);
         drop(stream);
         // SAFETY: as above.
         unsafe { recording.replay() }.unwrap();
         drop(recording);
 
-        // one that is never ended
+        // a recording that is never ended
         let mut stream = gpu.stream().unwrap();
         stream.begin_recording().unwrap();
         add(&mut *stream, block, 1000, 100).unwrap();

@@ -1,4 +1,4 @@
-//! All device code, by the compiler that a GPU's driver gets it from: what a C++ compiler takes, NVRTC may not.
+//! Compiles all device code with NVRTC, which may refuse code that a C++ compiler accepts.
 
 use std::{env, fs, path::Path, thread};
 
@@ -27,13 +27,13 @@ fn all_modules() -> Vec<&'static Module> {
     of_families.chain(attention::cuda::MODULES).collect()
 }
 
-/// What is compiled for each compute capability. Device code does not ask for which it is, so that the oldest and the
-/// newest one tell of those between: what neither lacks, they have. Code of Hopper's own runs on nothing else.
+/// The modules that are compiled for each compute capability. Device code does not depend on it, so the oldest and the
+/// newest stand for those between: what both have, they have. Hopper's own code runs on nothing else.
 fn to_compile() -> [((u32, u32), Vec<&'static Module>); 3] {
     [((8, 0), all_modules()), ((9, 0), attention::cuda::WGMMA_MODULES.to_vec()), ((12, 0), all_modules())]
 }
 
-/// Calls `visit` with the device code below `folder`, but for that of tests.
+/// Calls `visit` with the device code below `folder`, except that of tests.
 fn visit_device_code(folder: &Path, visit: &mut impl FnMut(&Path, &str)) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -60,7 +60,7 @@ fn no_device_code_is_forgotten() {
     }
 }
 
-/// With `TURBO_REQUIRE_NVRTC=1` it is a failure that there is no NVRTC.
+/// With `TURBO_REQUIRE_NVRTC=1`, a missing NVRTC is a failure.
 #[test]
 fn all_device_code_compiles() {
     if !libraries::NVRTC.find(u32::MAX) {
@@ -75,7 +75,7 @@ fn all_device_code_compiles() {
     let compiler = |capability| Compiler::new(capability, version);
     assert!(compiler((8, 0)).is_some(), "every NVRTC from 12.0 on knows it");
     let compile_all = |capability, modules: Vec<&Module>| {
-        // one that is older than the GPU
+        // an NVRTC that is older than the GPU
         let Some(compiler) = compiler(capability) else { return };
         for module in modules {
             let compiled = compiler.compile(&modules::unit(module));
@@ -83,13 +83,13 @@ fn all_device_code_compiles() {
             assert!(cubin.starts_with(b"\x7fELF"), "{}", module.name);
         }
     };
-    // some dozen files at some seconds each
+    // a few dozen files, some seconds each
     thread::scope(|scope| {
         for (capability, modules) in to_compile() {
             scope.spawn(move || compile_all(capability, modules));
         }
     });
-    // names that are chosen apart from the file
+    // names that are chosen separately from the file
     let compiler = compiler((9, 0)).expect("every NVRTC from 12.0 on knows it");
     for (module, names) in [
         (&remainder::FAMILY.f32, ["product_f32", "finish_f32"]),
