@@ -1,9 +1,10 @@
 //! From symbolic sizes to bytes: a program bound to a capacity has an offset for every activation.
 //!
-//! A plan made for some sizes serves all smaller ones, since offsets only ever leave more room. So batches share
-//! bindings by *bucket*: sizes are rounded up (rows by at most an eighth or to 16, padded sequences by an eighth too),
-//! planned once, and found again in a cache. Rounding moves offsets only: kernels run on the sizes of the batch, but for
-//! small packed batches on a device that records, which run on those of their bucket.
+//! A plan made for some sizes also serves all smaller ones, since its offsets then only leave more room. So batches
+//! share bindings by *bucket*: sizes are rounded up (rows by at most an eighth or to a multiple of 16, padded sequences
+//! by at most an eighth too), planned once, and then found in a cache. Rounding only moves offsets: kernels run on the
+//! sizes of the batch, except for small packed batches on a device that records launches, which run on the sizes of
+//! their bucket.
 
 use std::ops::RangeInclusive;
 
@@ -15,7 +16,7 @@ use crate::{
     program::{LayoutKind, Program},
 };
 
-/// The largest batch that something must hold.
+/// The sizes of the largest batch that something must hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Capacity {
     /// Sequences.
@@ -29,14 +30,14 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// What just holds a batch.
+    /// The capacity that exactly holds a batch.
     pub(crate) fn of(extents: &Extents) -> Self {
         let Extents { batch_size, padded_len, total_tokens, selected_rows, .. } = *extents;
         Capacity { batch_size, total_tokens, max_seq_len: padded_len, selected_rows }
     }
 
-    /// This capacity without what no batch can use: every sequence has a token, each row holds one, and there are no more rows
-    /// than in so many of the longest sequence.
+    /// This capacity, less what no batch can use: every sequence has at least one token, each row holds one, and there
+    /// are at most `batch_size · max_seq_len` rows.
     pub(crate) fn usable(&self) -> Self {
         let total_tokens = self.total_tokens.min(self.batch_size.saturating_mul(self.max_seq_len));
         Capacity {
@@ -47,7 +48,8 @@ impl Capacity {
         }
     }
 
-    /// The bucket of a batch: the sizes that its binding is planned for. What a layout does not depend on is 0.
+    /// The bucket of a batch: the sizes that its binding is planned for. Sizes that the layout does not depend on are
+    /// 0.
     pub(crate) fn bucket(extents: &Extents, layout: LayoutKind) -> Self {
         let (total_tokens, max_seq_len) = match layout {
             LayoutKind::Packed => (round_rows(extents.total_tokens), 0),
@@ -61,7 +63,7 @@ impl Capacity {
         }
     }
 
-    /// This capacity and that of the bucket of its largest batch.
+    /// This capacity, with batch size and rows raised to those of the bucket of its largest batch.
     pub(crate) fn rounded(&self, layout: LayoutKind) -> Self {
         let bucket = Capacity::bucket(&self.extents(), layout);
         Capacity {
@@ -71,7 +73,7 @@ impl Capacity {
         }
     }
 
-    /// Every bucket that a batch within this capacity can fall into, those of most rows first.
+    /// Every bucket that a batch within this capacity can fall into, those with the most rows first.
     pub(crate) fn buckets(&self, layout: LayoutKind) -> Vec<Capacity> {
         let most_rows = match layout {
             LayoutKind::Packed => self.total_tokens,
@@ -100,7 +102,7 @@ impl Capacity {
         buckets
     }
 
-    /// The sizes that are planned for.
+    /// The sizes to plan for.
     pub(crate) fn extents(&self) -> Extents {
         Extents {
             batch_size: self.batch_size,
@@ -112,14 +114,14 @@ impl Capacity {
     }
 }
 
-/// Rows are planned for this many at least, and in steps of no less.
+/// The least number of rows to plan for, and the least step between such numbers.
 const LEAST_ROWS: usize = 16;
 
 fn round_rows(rows: usize) -> usize {
     round_up(rows, LEAST_ROWS)
 }
 
-/// Packed, few values have a row per sequence, so few buckets are worth more than a tight one.
+/// When packed, few values have a row per sequence, so having few buckets matters more than tight ones.
 fn round_batch(batch_size: usize, layout: LayoutKind) -> usize {
     match layout {
         LayoutKind::Packed => batch_size.checked_next_power_of_two().unwrap_or(usize::MAX),
@@ -127,8 +129,8 @@ fn round_batch(batch_size: usize, layout: LayoutKind) -> usize {
     }
 }
 
-/// Behind a selection stand a few values, narrow beside those of all rows: steps of eight times keep the buckets few. A
-/// batch that selects nothing is planned so.
+/// Only a few values follow a selection, and they are small beside those of all rows: growing by a factor of eight
+/// keeps the buckets few. A batch that selects nothing is planned for no selected rows.
 fn round_selected(selected_rows: usize) -> usize {
     let mut rounded = if selected_rows == 0 { 0 } else { LEAST_ROWS };
     while rounded < selected_rows {
@@ -144,7 +146,7 @@ fn round_up(count: usize, least: usize) -> usize {
     count.max(1).div_ceil(step).saturating_mul(step)
 }
 
-/// Counts up to `most`, in ranges of those that `round` to one, which is their end.
+/// The counts up to `most`, in ranges of those that `round` to the same count, which is the end of the range.
 fn ranges(most: usize, round: impl Fn(usize) -> usize) -> impl Iterator<Item = RangeInclusive<usize>> {
     let mut next = Some(1);
     std::iter::from_fn(move || {
@@ -166,7 +168,7 @@ impl BoundProgram {
     /// Plans `program` for `capacity` with `planner`, reusing this binding's memory and that of `records`.
     ///
     /// # Errors
-    /// What the planner refuses.
+    /// Errors of the planner.
     pub(crate) fn bind_into(
         &mut self,
         program: &Program,
@@ -185,7 +187,7 @@ impl BoundProgram {
         self.capacity
     }
 
-    /// A place for every slot of the program, and the chunks.
+    /// The placement of every slot of the program, and the chunks.
     pub fn plan(&self) -> &MemoryPlan {
         &self.plan
     }

@@ -1,4 +1,4 @@
-//! The builder with which a model is drawn.
+//! The builder that draws a model.
 
 use turbo_kernels::{Activation, AttentionMask, Pooling, PositionBuckets, Routing, matmul::Rhs};
 
@@ -14,11 +14,11 @@ use crate::{
 
 /// Draws a model as a textbook does: one node per operator, sequences padded to one length.
 ///
-/// The shapes of the results are inferred; a mistake is an error at the operator that meets it.
+/// The shape of each result is inferred; a mismatch is an error of the call that adds the operator.
 pub struct GraphBuilder {
     graph: Graph,
     layer: Option<u32>,
-    /// The first output that could not be named, returned when the drawing is finished.
+    /// The error of the first output that could not be named; [`GraphBuilder::finish`] returns it.
     wrong_output: Option<GraphError>,
 }
 
@@ -34,33 +34,33 @@ impl GraphBuilder {
         GraphBuilder { graph, layer: None, wrong_output: None }
     }
 
-    /// Ids of the batch, `[batch_size, padded_len]`, u32.
+    /// An input of the batch, `[batch_size, padded_len]`, u32.
     pub fn input(&mut self, input: Input) -> ValueId {
         self.graph.add_value(Shape::per_token(&[]), Storage::Input(input))
     }
 
-    /// A tensor of the checkpoint, named and shaped as published: linear `[out, in]`, table `[rows, hidden]`, vector
-    /// `[n]`. Equal arguments give the same value, so that shared weights are loaded once.
+    /// A tensor of the checkpoint, with its published name and shape: `[out, in]` for a linear layer, `[rows, hidden]`
+    /// for a table, `[n]` for a vector. Equal arguments return the same value, so that shared weights are loaded once.
     pub fn weight(&mut self, name: &str, shape: &[usize]) -> ValueId {
         let named = NamedWeight { name: name.to_owned(), shape: shape.to_vec() };
         self.graph.weight(Shape::fixed(shape), vec![named])
     }
 
-    /// The table that [`GraphBuilder::rotary`] reads, `[positions, head_dim]`: made when the program is loaded. Equal
-    /// arguments give the same value. `inverse_frequencies` are the radians per position of each pair of columns,
-    /// `head_dim / 2` of them: `base^(−2i / head_dim)` as a rule.
+    /// The table that [`GraphBuilder::rotary`] reads, `[positions, head_dim]`, computed when the program is loaded.
+    /// Equal arguments return the same value. `inverse_frequencies` are the radians per position of each pair of
+    /// columns, `head_dim / 2` of them, usually `base^(−2i / head_dim)`.
     pub fn rotary_table(&mut self, inverse_frequencies: &[f64], positions: usize) -> ValueId {
         let table = RotaryTable { inverse_frequencies: inverse_frequencies.to_vec(), positions };
         self.graph.constant(Shape::fixed(&table.shape()), Storage::Computed(table))
     }
 
-    /// From now on nodes belong to repeated layer `index`, or to none. Layers ascend, each in one piece; alike ones
-    /// share one plan and are printed once.
+    /// Assigns the nodes that follow to repeated layer `index`, or to none. Layers are contiguous and in ascending
+    /// order; layers of the same structure share one plan and are printed once.
     pub fn layer(&mut self, index: Option<u32>) {
         self.layer = index;
     }
 
-    /// Rows of `table`, `[rows, hidden]`, one per id.
+    /// Looks up a row of `table`, `[rows, hidden]`, for each id.
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -84,7 +84,7 @@ impl GraphBuilder {
         self.node(Op::AddBias, &[x, bias])
     }
 
-    /// `a + b`, both of one shape.
+    /// `a + b`, both of the same shape.
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -92,7 +92,7 @@ impl GraphBuilder {
         self.node(Op::Add, &[a, b])
     }
 
-    /// `a · b` value by value, both of one shape.
+    /// `a · b` elementwise, both of the same shape.
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -116,8 +116,9 @@ impl GraphBuilder {
         self.node(Op::Activate(activation), &[x])
     }
 
-    /// `activation(left) · right` of rows that are two halves, `[.., 2n]` to `[.., n]`: a gated feed-forward whose two
-    /// matrices are published as one. Two matrices are drawn with [`GraphBuilder::activate`] and [`GraphBuilder::mul`].
+    /// `activation(left half) · right half` of each row, `[.., 2n]` to `[.., n]`: for a gated feed-forward whose two
+    /// matrices are published as one. If they are published separately, use [`GraphBuilder::activate`] and
+    /// [`GraphBuilder::mul`].
     ///
     /// # Errors
     /// [`GraphError::Shape`], also when the number of columns is odd.
@@ -125,7 +126,8 @@ impl GraphBuilder {
         self.node(Op::Gate(activation), &[x])
     }
 
-    /// The values of all experts, side by side in a row, times the weights that `routing` makes of the row's `logits`.
+    /// Multiplies the values of each expert, which lie side by side in a row, by the weight that `routing` derives for
+    /// the expert from the row's `logits`.
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -138,8 +140,8 @@ impl GraphBuilder {
         self.node(Op::WeighExperts(routing), &[x, logits])
     }
 
-    /// Layer norm over the last axis, of n values; gain and, where there is one, offset `[n]`. The variance is the mean
-    /// square deviation.
+    /// Layer norm over the last axis, of `n` values; `gain` and the optional `offset` are `[n]`. The variance is the
+    /// mean squared deviation.
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -154,7 +156,7 @@ impl GraphBuilder {
         self.node(Op::LayerNorm { epsilon }, &inputs)
     }
 
-    /// `x / √(mean of squares + ε) · gain` over the last axis, of n values; gain `[n]`.
+    /// `x / √(mean of squares + ε) · gain` over the last axis, of `n` values; `gain` is `[n]`.
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -162,8 +164,8 @@ impl GraphBuilder {
         self.node(Op::RmsNorm { epsilon }, &[x, gain])
     }
 
-    /// As [`GraphBuilder::rms_norm`], each head by itself, with the one gain `[head_dim]`: a row per token to
-    /// `[batch_size, padded_len, num_heads · head_dim]`, without the columns that are not of `heads`.
+    /// As [`GraphBuilder::rms_norm`], but for each head separately, all with the same gain `[head_dim]`. `x` has a row
+    /// per token; the result, `[batch_size, padded_len, num_heads · head_dim]`, has only the columns of `heads`.
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -177,9 +179,10 @@ impl GraphBuilder {
         self.node(Op::HeadRmsNorm { heads, epsilon }, &[x, gain])
     }
 
-    /// Turns every head by the position of its row: a row per token to `[batch_size, padded_len, num_heads · head_dim]`,
-    /// without the columns that are not of `heads`. Column `i` of a head turns with `i + head_dim / 2`. `table`:
-    /// [`GraphBuilder::rotary_table`]. Drawn before the heads are split.
+    /// Rotates each head by the position of its row. `x` has a row per token; the result,
+    /// `[batch_size, padded_len, num_heads · head_dim]`, has only the columns of `heads`. Column `i` of a head is
+    /// paired with column `i + head_dim / 2`. `table` comes from [`GraphBuilder::rotary_table`]. Rotate before
+    /// splitting the heads.
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -206,7 +209,7 @@ impl GraphBuilder {
         }
     }
 
-    /// The heads that lie in these columns, `[batch_size, padded_len, columns]` to
+    /// Splits off the heads in these columns, `[batch_size, padded_len, columns]` to
     /// `[batch_size, num_heads, padded_len, head_dim]`: for projections that are published as one matrix.
     ///
     /// # Errors
@@ -223,9 +226,9 @@ impl GraphBuilder {
         self.node(Op::MergeHeads, &[x])
     }
 
-    /// One product per sequence and head, `[batch_size, num_heads, m, k]` times `[batch_size, num_heads, k, n]`: `a · b`,
-    /// or with `b` as `[.., n, k]`, `a · bᵀ`. `b` may have fewer heads, of which each serves as many neighbours of `a`:
-    /// grouped queries.
+    /// One product per sequence and head: `a · b` of `[batch_size, num_heads, m, k]` and
+    /// `[batch_size, num_heads, k, n]`, or `a · bᵀ` with `b` stored as `[.., n, k]`. `b` may have fewer heads than `a`;
+    /// each then serves an equal number of neighbouring heads of `a` (grouped queries).
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -234,9 +237,9 @@ impl GraphBuilder {
         self.node(Op::BatchedMatMul { rhs, a: apart, b: apart, out: apart }, &[a, b])
     }
 
-    /// `[batch_size, num_heads, padded_len, padded_len]` of scores, plus `table[bucket, head]` of a table
-    /// `[num_buckets, num_heads]`: the bucket follows from how far the key is from the query, two-sided, with logarithmic
-    /// steps up to `max_distance` (T5, MPNet).
+    /// Adds `table[bucket, head]` to scores `[batch_size, num_heads, padded_len, padded_len]`; `table` is
+    /// `[num_buckets, num_heads]`. The bucket follows from the distance between query and key: each side has buckets of
+    /// its own, in logarithmic steps up to `max_distance` (T5, MPNet).
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -251,8 +254,8 @@ impl GraphBuilder {
         self.node(Op::AddRelativeBias(DistanceBias::Buckets(buckets)), &[scores, table])
     }
 
-    /// `[batch_size, num_heads, padded_len, padded_len]` of scores, less how far the key is from the query, on either side,
-    /// times the head's slope ([`alibi_slope`](turbo_kernels::alibi_slope)): attention with linear biases.
+    /// Subtracts from scores `[batch_size, num_heads, padded_len, padded_len]` the distance between query and key, on
+    /// either side, times the head's slope ([`alibi_slope`](turbo_kernels::alibi_slope)): attention with linear biases.
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -260,8 +263,9 @@ impl GraphBuilder {
         self.node(Op::AddRelativeBias(DistanceBias::Alibi), &[scores])
     }
 
-    /// What each head of a row per token scores with each relative position, of which `table` has a row `[num_heads ·
-    /// head_dim]` each: `[batch_size, padded_len, num_heads · positions]`, for [`GraphBuilder::add_disentangled`].
+    /// The score of each head of `x` with each relative position, `[batch_size, padded_len, num_heads · positions]`,
+    /// for [`GraphBuilder::add_disentangled`]. `x` has a row per token, `table` a row `[num_heads · head_dim]` per
+    /// position.
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -275,8 +279,9 @@ impl GraphBuilder {
         self.node(Op::PositionScores { heads, positions }, &[x, table])
     }
 
-    /// `[batch_size, num_heads, padded_len, padded_len]` of scores, plus what query and key score with the position that
-    /// their distance chooses: disentangled attention (DeBERTa). Both are [`GraphBuilder::position_scores`].
+    /// Adds to scores `[batch_size, num_heads, padded_len, padded_len]` the scores of query and key with the position
+    /// that their distance selects: disentangled attention (DeBERTa). `of_queries` and `of_keys` come from
+    /// [`GraphBuilder::position_scores`].
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -290,8 +295,8 @@ impl GraphBuilder {
         self.node(Op::AddRelativeBias(bias), &[scores, of_queries, of_keys])
     }
 
-    /// `[batch_size, num_heads, rows, padded_len]` of scores: −∞ where the key is padding, or where `mask` hides it from
-    /// the query.
+    /// Sets scores `[batch_size, num_heads, rows, padded_len]` to −∞ where the key is padding, or where `mask` hides it
+    /// from the query.
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -315,9 +320,9 @@ impl GraphBuilder {
         self.node(Op::Pool(pooling), &[x])
     }
 
-    /// Rows of the tokens that the batch selects ([`Staging::select`](crate::Staging::select)), in the order of the
-    /// sequences: `[batch_size, padded_len, hidden]` to `[selected_rows, hidden]`. What follows is computed for these
-    /// rows alone.
+    /// The rows of the tokens that the batch selects ([`Staging::select`](crate::Staging::select)), in the order of the
+    /// sequences: `[batch_size, padded_len, hidden]` to `[selected_rows, hidden]`. Later operators compute only these
+    /// rows.
     ///
     /// # Errors
     /// [`GraphError::Shape`].
@@ -325,8 +330,8 @@ impl GraphBuilder {
         self.node(Op::Select, &[x])
     }
 
-    /// Names a computed value as a result that the caller reads. A value has one name, and a name one value; other
-    /// wishes are refused by [`GraphBuilder::finish`].
+    /// Names a computed value as an output, which the caller reads. A value has at most one name, and a name at most
+    /// one value; otherwise [`GraphBuilder::finish`] returns an error.
     pub fn output(&mut self, name: &str, value: ValueId) {
         let taken = self.graph.outputs().find(|(_, taken)| *taken == name);
         let why = match (taken, &self.graph.value(value).storage) {
@@ -343,7 +348,7 @@ impl GraphBuilder {
         self.wrong_output.get_or_insert(GraphError::Output { name: name.to_owned(), why });
     }
 
-    /// Values of a row of `x`; `None` where the batch says how many.
+    /// The number of values in a row of `x`; `None` where the batch determines it.
     pub fn columns(&self, x: ValueId) -> Option<usize> {
         self.graph.value(x).shape.last_fixed()
     }

@@ -1,4 +1,4 @@
-//! What an operator costs for a batch: floating-point operations, and bytes that must pass at least once.
+//! What an operator costs for a batch: floating-point operations, and bytes that must move at least once.
 
 mod summary;
 
@@ -12,20 +12,20 @@ use crate::{
     op::{HeadColumns, Heads, Op},
 };
 
-/// The floor of an operator.
+/// What an operator costs at least.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Additions, multiplications and the like; a fused multiply-add counts two.
     pub flops: u64,
-    /// Those of them that are of bf16 products.
+    /// The operations among them that are of bf16 products.
     pub bf16_flops: u64,
-    /// Those of them that are of int8 products.
+    /// The operations among them that are of int8 products.
     pub int8_ops: u64,
     /// Bytes of inputs, weights and results, each once.
     pub bytes: u64,
 }
 
-/// What is more than a `u64` has stays at the most that it has.
+/// Sums saturate at `u64::MAX`.
 impl std::ops::Add for Cost {
     type Output = Cost;
 
@@ -46,12 +46,16 @@ impl std::iter::Sum for Cost {
 }
 
 impl Graph {
-    /// The cost of one node for a batch. Element-wise steps count one operation per value and step; of tables and of
-    /// tensors that rows are picked from only the rows taken count, of a tensor that holds several heads only the
-    /// columns read, of attention the keys that are seen, of experts those that a row has, whatever a device computes, and
-    /// read as many as the rows can have together. What windows hide in the packed layout is exact for sequences
-    /// of one length, and for others as if all had the mean length of their tokens. Matrices count in their dtype, without
-    /// the scales of int8.
+    /// The cost of one node for a batch.
+    ///
+    /// * An elementwise step counts one operation per value.
+    /// * Of tables, and of tensors that rows are picked from, only the rows taken count; of a tensor that holds several
+    ///   heads, only the columns read; of attention, only the keys that are seen.
+    /// * Of experts, the operations of those that a row uses count, whatever a device computes, and the bytes of as
+    ///   many as the rows can use together.
+    /// * What windows hide in the packed layout is exact for sequences of one length; others count as if all had the
+    ///   mean length of their tokens.
+    /// * Matrices count in their dtype, without the scales of int8.
     pub fn cost(&self, node: &Node, extents: &Extents) -> Cost {
         let (multiplied, beside) = (self.product_flops(node, extents), self.other_flops(node, extents));
         let of_dtype = |dtype| if self.dtype(node) == dtype { multiplied } else { 0 };
@@ -94,7 +98,7 @@ impl Graph {
         self.factors(node).map(|matrix| self.matrix(matrix).iter().product::<usize>() as u64).sum()
     }
 
-    /// Operations of a node beside its products.
+    /// Operations of a node besides its products.
     fn other_flops(&self, node: &Node, extents: &Extents) -> u64 {
         let out = self.elements(node.output, extents);
         let given = |input: usize| u64::from(node.inputs.len() > input);
@@ -153,7 +157,7 @@ impl Graph {
         self.elements(node.inputs[0], extents) / columns as u64
     }
 
-    /// Bytes of an input that the operator has to read; of a value that it reads whole in several places, in the first.
+    /// Bytes of an input that the operator must read; a value that is read whole as several inputs counts at the first.
     fn bytes_read(&self, node: &Node, input: usize, extents: &Extents) -> u64 {
         let value = node.inputs[input];
         if columns_read(&node.op, input).is_none() && node.inputs[..input].contains(&value) {
@@ -166,7 +170,8 @@ impl Graph {
         self.values_read(node, input, extents) * dtype.bytes() as u64
     }
 
-    /// Values of an input that the operator has to read: of a table and of what is picked from, as many as it gives.
+    /// Values of an input that the operator must read: of a table, or of a tensor that rows are picked from, as many as
+    /// the result has.
     fn values_read(&self, node: &Node, input: usize, extents: &Extents) -> u64 {
         let out = self.elements(node.output, extents);
         let shape = &self.value(node.inputs[input]).shape;
@@ -181,7 +186,7 @@ impl Graph {
             {
                 out
             }
-            // as many experts as the rows can have
+            // as many experts as the rows can use
             (Op::Experts { routing: Routing { num_experts, top_k }, .. }, 2 | 3) => {
                 let had = num_experts.min(self.product_rows(node, extents) as usize * top_k);
                 (shape.elements(extents) / num_experts * had) as u64
@@ -204,7 +209,7 @@ impl Graph {
         summed as u64
     }
 
-    /// Scores of one head over the batch, those that are masked left out; padding is not.
+    /// Scores of one head over the batch, without those that are masked, but with padding.
     fn score_count(&self, node: &Node, queries: Queries, mask: AttentionMask, extents: &Extents) -> u64 {
         let padded = self.value(node.inputs[1]).shape.0.contains(&Dim::PaddedLen);
         let (rows, squares) = if padded {
@@ -221,7 +226,7 @@ impl Graph {
             (Queries::All, AttentionMask::Full) => return squares as u64,
             (Queries::All, AttentionMask::Causal) => return (squares + rows) as u64 / 2,
             (Queries::All, AttentionMask::Window { reach: r }) => {
-                // of 2 · reach + 1 keys, both ends of a sequence miss reach · (reach + 1) / 2
+                // of 2 · reach + 1 keys per query, each end of a sequence lacks reach · (reach + 1) / 2 in total
                 rows as f64 * (2.0 * reach(r) + 1.0 - reach(r) * (reach(r) + 1.0) / len.max(1.0))
             }
             (Queries::First, AttentionMask::Causal) => extents.batch_size as f64,
@@ -232,7 +237,7 @@ impl Graph {
     }
 }
 
-/// The columns that an operator reads of an input, where it does not read all.
+/// The columns that an operator reads of an input, if it does not read them all.
 fn columns_read(op: &Op, input: usize) -> Option<HeadColumns> {
     match (op, input) {
         (
@@ -354,7 +359,7 @@ mod tests {
         }
     }
 
-    /// Of a context that is picked by itself the one query counts, and the keys that it sees.
+    /// If only one context of a sequence is picked, one query counts, with the keys that it sees.
     #[test]
     fn one_query_costs_what_it_sees() {
         let masks = [0, 3, 1000].map(|reach| AttentionMask::Window { reach });
@@ -398,7 +403,7 @@ mod tests {
         }
     }
 
-    /// Logits are compared as they come, and the bias is added to the greatest alone.
+    /// Logits are compared as they are computed, and the bias is added only to the greatest.
     #[test]
     fn a_maximum_adds_its_bias_once_per_sequence() {
         let mut g = GraphBuilder::new("maximum");
@@ -418,7 +423,7 @@ mod tests {
         assert_eq!(costs_of(program.graph(), "linear_max_pool", &Extents::of(&[3, 2])), [expected]);
     }
 
-    /// Of four experts a row has two; one row reads the matrices of two, five rows may have all of them.
+    /// A row uses two of four experts; one row reads the matrices of two, five rows may use all of them.
     #[test]
     fn experts_cost_what_a_row_has_of_them() {
         let mut g = GraphBuilder::new("experts");

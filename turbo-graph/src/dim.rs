@@ -1,4 +1,4 @@
-//! Sizes that are known only when a batch is: symbolic dimensions, shapes, and the extents that fix them.
+//! Sizes that are known only with a batch: symbolic dimensions, shapes, and the extents that fix them.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub enum Dim {
     TotalTokens,
     /// Tokens that the batch selects.
     SelectedRows,
-    /// Known when the model is.
+    /// Fixed by the model.
     Fixed(usize),
 }
 
@@ -64,12 +64,12 @@ impl Shape {
         Shape(rows.into_iter().chain(rest.iter().copied().map(Dim::Fixed)).collect())
     }
 
-    /// Values of a tensor of this shape; `usize::MAX` when there are more, which nothing can hold.
+    /// The number of values in a tensor of this shape; saturates at `usize::MAX`, which nothing can hold.
     pub fn elements(&self, extents: &Extents) -> usize {
         self.0.iter().fold(1, |elements, dim| elements.saturating_mul(dim.size(extents)))
     }
 
-    /// The last axis, where it is known.
+    /// The size of the last axis, if the model fixes it.
     pub fn last_fixed(&self) -> Option<usize> {
         match self.0.last() {
             Some(Dim::Fixed(size)) => Some(*size),

@@ -1,4 +1,4 @@
-//! What can go wrong between a drawing and its answers.
+//! The errors of building, compiling, binding and running a graph.
 
 use turbo_alloc::AllocError;
 use turbo_kernels::{DeviceError, KernelError};
@@ -15,9 +15,9 @@ pub enum GraphError {
         op: &'static str,
         /// Which of its inputs.
         input: usize,
-        /// What it takes.
+        /// The shape it takes.
         expected: String,
-        /// What it was given.
+        /// The shape it was given.
         got: Shape,
     },
     /// An operator was given too few or too many values.
@@ -25,12 +25,12 @@ pub enum GraphError {
     Arity {
         /// The operator.
         op: &'static str,
-        /// Inputs it takes, `2 or 3` where one may be left out.
+        /// Inputs it takes, `2 or 3` if one is optional.
         expected: String,
         /// Inputs it was given.
         got: usize,
     },
-    /// A graph breaks a rule that every graph keeps.
+    /// A graph breaks a rule that every graph must obey.
     #[error("after {stage}: node {node} ({op}): {why}")]
     Malformed {
         /// The pass after which it was found, or `build`.
@@ -62,7 +62,7 @@ pub enum GraphError {
         /// The operator.
         op: &'static str,
     },
-    /// A weight could not be had.
+    /// A weight could not be read.
     #[error("weight {name}: {why}")]
     Weight {
         /// Its published name.
@@ -77,13 +77,13 @@ pub enum GraphError {
         name: String,
         /// Values of the declared shape.
         expected: usize,
-        /// Values that came.
+        /// Values received.
         got: usize,
     },
     /// A batch without sequences, or with an empty one.
     #[error("a batch needs at least one sequence, and each at least one token")]
     EmptyBatch,
-    /// The caller of [`Executor::run_while`](crate::Executor::run_while) wanted no more of it.
+    /// The caller of [`Executor::run_while`](crate::Executor::run_while) stopped the run.
     #[error("stopped between two layers")]
     Stopped,
     /// Token types that do not match their ids.
@@ -97,7 +97,7 @@ pub enum GraphError {
     /// A token was selected that its sequence does not have.
     #[error("token {position} was selected, expected one of the {seq_len} of its sequence, counted from 0")]
     NoSuchToken {
-        /// What was selected, counted from 0.
+        /// The selected position, counted from 0.
         position: u32,
         /// Tokens of the sequence.
         seq_len: usize,
@@ -107,19 +107,19 @@ pub enum GraphError {
     NoSuchSequence {
         /// The requested index.
         sequence: usize,
-        /// Sequences that there are.
+        /// The number of sequences in the batch.
         batch_size: usize,
     },
-    /// An output that the last run was not for.
+    /// An output that the last run did not compute.
     #[error("output {output:?} was not computed: add it to the outputs that the batch is run for")]
     NotComputed {
         /// Its name.
         output: String,
     },
-    /// As many batches wait to be read as there may be.
+    /// The most batches that may wait to be read are waiting.
     #[error("{depth} batches were run but not yet read: read the oldest, then forget it")]
     Full {
-        /// How many there may be.
+        /// How many may wait.
         depth: usize,
     },
     /// The planner refused.
@@ -134,7 +134,7 @@ pub enum GraphError {
 }
 
 impl GraphError {
-    /// Whether the device can be used no more.
+    /// Whether the device is lost for good.
     pub(crate) fn is_lost_device(&self) -> bool {
         let (Self::Device(error) | Self::Kernel(KernelError::Device(error))) = self else { return false };
         matches!(error, DeviceError::Lost { .. })

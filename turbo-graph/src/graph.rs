@@ -7,10 +7,10 @@ use crate::{
     rotary::RotaryTable,
 };
 
-/// A value of a graph; means nothing to another graph.
+/// The id of a value; meaningful only in its own graph.
 ///
 /// # Panics
-/// What takes a value panics, or takes another one, when it is given that of another graph or builder.
+/// A function that is given an id of another graph or builder panics, or uses the wrong value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ValueId(pub(crate) u32);
 
@@ -20,14 +20,14 @@ impl ValueId {
     }
 }
 
-/// What a batch brings with it, one `u32` per token.
+/// An input that a batch provides, one `u32` per token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Input {
-    /// Rows of the word table.
+    /// Row numbers in the word table.
     InputIds,
-    /// Rows of the segment table.
+    /// Row numbers in the segment table.
     TokenTypeIds,
-    /// Rows of the position table; not an argument, they follow from the sequences.
+    /// Row numbers in the position table; not an argument, since they follow from the sequences.
     PositionIds(Positions),
 }
 
@@ -36,8 +36,8 @@ pub enum Input {
 pub enum Positions {
     /// 0, 1, 2, … from the start of each sequence.
     FromZero,
-    /// As in RoBERTa: `pad_id + 1`, `pad_id + 2`, … over the tokens that are not `pad_id`; those that are stay at
-    /// `pad_id`.
+    /// As in RoBERTa: tokens other than `pad_id` are numbered `pad_id + 1`, `pad_id + 2`, …; tokens that are `pad_id`
+    /// get `pad_id`.
     AfterPad {
         /// The id of the padding token.
         pad_id: u32,
@@ -53,23 +53,24 @@ pub struct NamedWeight {
     pub shape: Vec<usize>,
 }
 
-/// Where a value lives, and so what owns its bytes.
+/// Where a value lives, and so who owns its bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Storage {
-    /// Constant: tensors of the checkpoint, one below the other along the first axis.
+    /// Constant: tensors of the checkpoint, concatenated along the first axis.
     Weight(Vec<NamedWeight>),
-    /// Constant: made when the program is loaded.
+    /// Constant: computed when the program is loaded.
     Computed(RotaryTable),
-    /// Brought by the batch.
+    /// Provided by the batch.
     Input(Input),
-    /// Between two operators: planned, and gone after the batch.
+    /// Passed between operators: its memory is planned, and it is gone after the batch.
     Activation,
     /// Read by the caller: has memory of its own.
     Output(String),
 }
 
 impl Storage {
-    /// The tensors that a constant is made of, joined by `+`; nothing for what is no constant of a checkpoint.
+    /// The names of the tensors that a constant is made of, joined by `+`; empty if the value is not a constant of the
+    /// checkpoint.
     pub(crate) fn weight_name(&self) -> String {
         match self {
             Storage::Weight(parts) => {
@@ -94,7 +95,7 @@ pub struct Value {
 pub struct Node {
     /// What is computed.
     pub op: Op,
-    /// Of what, in the operator's order.
+    /// Its inputs, in the operator's order.
     pub inputs: Vec<ValueId>,
     /// The result.
     pub output: ValueId,
@@ -112,7 +113,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// What the model calls itself.
+    /// The name of the model.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -157,8 +158,8 @@ impl Graph {
         }
     }
 
-    /// How wide rows are before a product and after it, and between two of them: `384→1536→384`, those of one expert
-    /// where there are several; nothing for what does not multiply.
+    /// The widths of rows before a product, between two products (of one expert, if there are several) and after, with
+    /// a space in front: `384→1536→384`. Empty for a node without a product.
     pub(crate) fn widths(&self, node: &Node) -> String {
         let mut factors = self.factors(node).map(|matrix| self.matrix(matrix));
         match (factors.next(), factors.next()) {
@@ -175,7 +176,8 @@ impl Graph {
         }
     }
 
-    /// Of nodes that do the same to values of the same shapes, in the same dtype, the first; by position.
+    /// The position of the first node of each kind. Nodes are of one kind if they apply the same operator to values of
+    /// the same shapes, with matrices of the same dtype.
     pub(crate) fn distinct_nodes(&self) -> Vec<usize> {
         let shapes = |node: &Node| {
             let values = node.inputs.iter().chain([&node.output]);
@@ -207,7 +209,7 @@ impl Graph {
         self.constant(shape, Storage::Weight(tensors))
     }
 
-    /// The constant that these tensors are below each other, at least one and as wide as the first.
+    /// These tensors, at least one and all as wide as the first, stacked into one constant.
     pub(crate) fn stack(&mut self, tensors: Vec<NamedWeight>) -> ValueId {
         let mut shape = tensors[0].shape.clone();
         shape[0] = tensors.iter().map(|tensor| tensor.shape[0]).sum();
@@ -226,7 +228,7 @@ impl Graph {
         self.nodes.iter().position(|node| node.output == value)
     }
 
-    /// The node that reads `value`, when there is just one and the caller does not read it too.
+    /// The only node that reads `value`; `None` if several do, or if the caller reads it too.
     pub(crate) fn only_reader(&self, value: ValueId) -> Option<usize> {
         if self.value(value).storage != Storage::Activation {
             return None;
@@ -236,8 +238,8 @@ impl Graph {
         readers.next().is_none().then_some(reader)
     }
 
-    /// The node that computes `value` for one input of one reader, so that both nodes may become one. A node that reads
-    /// a value twice, say as factor and as residual, still needs it after taking in what computes it.
+    /// The node that computes `value`, if exactly one input of one node reads it, so that the two nodes can be fused. A
+    /// node that reads a value twice, say as factor and as residual, would still need it after the fusion.
     pub(crate) fn private_producer(&self, value: ValueId) -> Option<usize> {
         let reader = &self.nodes[self.only_reader(value)?];
         let reads = reader.inputs.iter().filter(|input| **input == value).count();

@@ -1,8 +1,7 @@
-//! The memory of a program as a value to be read and drawn: what is planned for one batch after the other, and where
-//! it lies.
+//! The memory of a program, to be inspected and drawn: what is planned for each of several batches, and where it lies.
 //!
-//! The batches are planned by one planner for just their own sizes, as the paper does (PPoPP'21, Figure 6), so that one
-//! sees what a longer batch moves. An [`Executor`](crate::Executor) that keeps its bindings plans for rounded sizes.
+//! One planner plans the batches, each for exactly its own sizes, as the paper does (PPoPP'21, Figure 6): this shows
+//! what a longer batch moves. An [`Executor`](crate::Executor) that keeps its bindings plans for rounded sizes instead.
 
 use turbo_alloc::{
     MemoryPlan, Planner, PlannerConfig, UsageRecord, peak_live_bytes,
@@ -16,23 +15,23 @@ use crate::{
     graph::{Node, ValueId},
 };
 
-/// What one batch plans.
+/// The plan of one batch.
 #[derive(Clone, Debug)]
 pub struct PlannedBatch {
     /// Its sizes.
     pub extents: Extents,
-    /// What is planned, one for each slot of the program.
+    /// The planned tensors, one for each slot of the program.
     pub slots: Vec<PlannedSlot>,
     /// Where the slots lie, in their order; and the chunks before, during and after.
     pub plan: MemoryPlan,
-    /// Bytes of all activations, repeated layers included, had each its own memory.
+    /// Bytes that all activations, repeated layers included, would take without sharing memory.
     pub unshared_bytes: usize,
 }
 
 /// A planned tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedSlot {
-    /// The first value that takes it and what computes it: `%9 linear 384→1152`.
+    /// The first value that takes it, and the kind of node that computes the last: `%9 linear 384→1152`.
     pub name: String,
     /// Axes.
     pub shape: Shape,
@@ -54,10 +53,10 @@ impl PlannedBatch {
     }
 }
 
-/// Plans `batches` one after the other, from no chunks on.
+/// Plans `batches` one after the other, starting without chunks.
 ///
 /// # Errors
-/// What the planner refuses.
+/// Errors of the planner.
 pub fn plan_batches(
     program: &Program,
     batches: &[Extents],
@@ -87,9 +86,9 @@ fn plan_batch(
     })
 }
 
-/// Bytes that operators keep to themselves in a batch of `extents`, on a device with memory of its own: wide rows inside
-/// a feed-forward, sums before a norm, products of which only the greatest leave. One use may lie inside another; what is
-/// taken for each depth serves all operators.
+/// Bytes of scratch that operators need for a batch of `extents` on a device with memory of its own: wide rows inside a
+/// feed-forward, sums before a norm, products of which only the maximum is kept. Uses nest; the scratch of each depth
+/// is shared by all operators.
 pub fn scratch_bytes(program: &Program, extents: &Extents) -> usize {
     let mut most = [0; 3];
     for node in program.nodes() {
@@ -100,7 +99,7 @@ pub fn scratch_bytes(program: &Program, extents: &Extents) -> usize {
     most.into_iter().fold(0, usize::saturating_add).saturating_mul(program.element_bytes())
 }
 
-/// Values of scratch that `node` uses, the outermost first.
+/// Values of scratch that `node` uses at each depth, the outermost first.
 fn scratch_of(program: &Program, extents: &Extents, node: &Node) -> [usize; 3] {
     let out = program.value(node.output).shape.elements(extents);
     let of_rows = |columns| program.value(node.inputs[0]).shape.with_columns(columns).elements(extents);
@@ -115,14 +114,14 @@ fn scratch_of(program: &Program, extents: &Extents, node: &Node) -> [usize; 3] {
                 Hidden::Gate(_) => [of_rows(wide), of_rows(narrow), sums],
             }
         }
-        // all experts, on such a device, whose values are weighted where they are
+        // such a device computes all experts, and weights their values in place
         Op::Experts { .. } => [of_rows(matrix(2)[0]), 0, 0],
         Op::LinearMaxPool => [products_at_once(of_rows(1), matrix(1)[0]), 0, 0],
         _ => [0; 3],
     }
 }
 
-/// For each slot the values that take it, with what computes them, in order.
+/// For each slot, the values that take it, with the nodes that compute them, in order.
 fn takers(program: &Program) -> Vec<Vec<(ValueId, &Node)>> {
     let slots = program.slots();
     let mut takers = vec![Vec::new(); slots.slots().len()];
@@ -134,8 +133,8 @@ fn takers(program: &Program) -> Vec<Vec<(ValueId, &Node)>> {
     takers
 }
 
-/// Where layers hand a slot on, what they compute says more than what came before the first of them: the last taker's
-/// kind is the name.
+/// The id of the first taker and the kind of the last: where layers hand a slot on, what they compute says more than
+/// what came before the first layer.
 fn name(program: &Program, takers: &[(ValueId, &Node)]) -> String {
     match (takers.first(), takers.last()) {
         (Some((first, _)), Some((_, node))) => format!("%{} {}", first.0, program.graph().kind(node)),
@@ -143,7 +142,8 @@ fn name(program: &Program, takers: &[(ValueId, &Node)]) -> String {
     }
 }
 
-/// Time to the right, addresses upward, a rectangle for every tensor; `batches` side by side, each under its title.
+/// Draws time to the right and addresses upward, with a rectangle for every tensor; `batches` side by side, each under
+/// its title.
 pub fn svg<'a>(batches: impl IntoIterator<Item = (&'a str, &'a PlannedBatch)>) -> String {
     let (titles, batches): (Vec<_>, Vec<_>) = batches.into_iter().unzip();
     let records: Vec<_> = batches.iter().map(|batch| batch.records()).collect();

@@ -1,5 +1,7 @@
-//! The operators: those a textbook draws, and those that fusion makes of them. A closed list: adding one makes the
-//! compiler name every shape rule, cost and kernel call that has to answer.
+//! The operators: those that a textbook draws, and those that fusion makes of them.
+//!
+//! The list is closed: after one is added, the compiler names every shape rule, cost and kernel call that must handle
+//! it.
 
 use std::fmt;
 
@@ -19,7 +21,7 @@ pub struct HeadColumns {
 }
 
 impl HeadColumns {
-    /// One past the last column; `usize::MAX` when there are more, which no row holds.
+    /// One past the last column; saturates at `usize::MAX`, which no row reaches.
     pub fn end(&self) -> usize {
         self.first.saturating_add(self.width())
     }
@@ -40,20 +42,20 @@ pub struct RelativeBuckets {
     pub max_distance: usize,
 }
 
-/// What a head adds to a score by how far the key is from the query.
+/// What a head adds to a score for the distance between key and query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DistanceBias {
     /// A value of a table, which is an input of the node.
     Buckets(RelativeBuckets),
-    /// The distance times a slope that the number of heads gives each head (ALiBi): no input.
+    /// The distance times the head's slope, which follows from the number of heads (ALiBi): no input.
     Alibi,
-    /// What query and key score with the position that the distance chooses (DeBERTa), one of [`Op::PositionScores`] of the
-    /// queries and one of the keys, the inputs of the node.
+    /// The scores of query and key with the position that the distance selects (DeBERTa). The inputs of the node are
+    /// two [`Op::PositionScores`], one of the queries and one of the keys.
     Disentangled(PositionBuckets),
 }
 
 impl DistanceBias {
-    /// Its inputs: tables, or scores with positions.
+    /// The number of its inputs: tables, or scores with positions.
     pub fn inputs(&self) -> usize {
         match self {
             DistanceBias::Buckets(_) => 1,
@@ -68,7 +70,7 @@ impl DistanceBias {
     }
 }
 
-/// Where a batched product finds or puts its heads.
+/// Where a batched product reads or writes its heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Heads {
     /// In a tensor of their own, `[batch_size, num_heads, padded_len, ..]`.
@@ -77,13 +79,12 @@ pub enum Heads {
     Within(HeadColumns),
 }
 
-/// What is added to a product before it is done: which of two optional inputs there are, side by side, a bias and then a
-/// residual.
+/// Which optional inputs are added to a product. They come one after the other: a bias, then a residual.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Addends {
     /// A value per column.
     pub bias: bool,
-    /// A value per value.
+    /// A value per value of the product.
     pub residual: bool,
 }
 
@@ -93,7 +94,7 @@ impl Addends {
         usize::from(self.bias) + usize::from(self.residual)
     }
 
-    /// Where they stand when the first of them is input `first`.
+    /// Their positions when the first of them is input `first`.
     pub(crate) fn places(&self, first: usize) -> AddendPlaces {
         AddendPlaces {
             bias: self.bias.then_some(first),
@@ -126,24 +127,24 @@ pub struct FeedForwardParts {
 }
 
 impl FeedForwardParts {
-    /// Where the bias of the first product stands.
+    /// The position of the bias of the first product.
     pub(crate) fn up_bias(&self) -> Option<usize> {
         self.up_bias.then_some(3)
     }
 
-    /// Where the addends of the second product stand; the gain of the norm comes next.
+    /// The positions of the addends of the second product; the gain of the norm comes next.
     pub(crate) fn places(&self) -> AddendPlaces {
         self.adds.places(3 + usize::from(self.up_bias))
     }
 }
 
-/// Most lookups of one [`Op::EmbedSumLayerNorm`]: words, token types and positions.
+/// The most lookups of one [`Op::EmbedSumLayerNorm`]: words, token types and positions.
 pub const MAX_LOOKUPS: usize = 3;
 
-/// An operator. Each has one result; its inputs are listed in order, and those with a question mark may be left out.
+/// An operator, with one result. Each variant lists its inputs in order; those with a question mark are optional.
 ///
 /// `Mask`, `Rotary`, `ScaleMaskSoftmax`, `Attention`, `Pool` and `LinearMaxPool` also read the lengths of the batch,
-/// `PositionScores` the longest of them, `Select` the tokens that it selects.
+/// `PositionScores` the longest of them, and `Select` the tokens that the batch selects.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op {
     /// `[table, ids]`: rows of a table.
@@ -154,7 +155,7 @@ pub enum Op {
     AddBias,
     /// `[a, b]`.
     Add,
-    /// `[a, b]`: value by value.
+    /// `[a, b]`: elementwise.
     Mul,
     /// `[x]`: times a constant.
     Scale {
@@ -172,25 +173,25 @@ pub enum Op {
         /// Added to the variance.
         epsilon: f32,
     },
-    /// `[x, gain]`: by the root of the mean square.
+    /// `[x, gain]`: divided by the root of the mean square.
     RmsNorm {
         /// Added to the mean square.
         epsilon: f32,
     },
-    /// `[x, gain]`: every head by itself, gain `[head_dim]`; the result has the columns of the heads alone.
+    /// `[x, gain]`: each head separately, gain `[head_dim]`; the result has only the columns of the heads.
     HeadRmsNorm {
         /// Where the heads lie.
         heads: HeadColumns,
         /// Added to the mean square.
         epsilon: f32,
     },
-    /// `[x, table]`: every head turned by the position of its row; the result has the columns of the heads alone.
+    /// `[x, table]`: each head rotated by the position of its row; the result has only the columns of the heads.
     Rotary(HeadColumns),
     /// `[x]`: `[batch_size, padded_len, columns]` to `[batch_size, num_heads, padded_len, head_dim]`.
     SplitHeads(HeadColumns),
     /// `[x]`: `[batch_size, num_heads, padded_len, head_dim]` to `[batch_size, padded_len, num_heads · head_dim]`.
     MergeHeads,
-    /// `[a, b]`: one product per sequence and head of `a`; neighbouring heads share one of `b` when it has fewer.
+    /// `[a, b]`: one product per sequence and head of `a`; if `b` has fewer heads, neighbouring heads of `a` share one.
     BatchedMatMul {
         /// How `b` is read.
         rhs: Rhs,
@@ -201,19 +202,19 @@ pub enum Op {
         /// Where the heads of the result go.
         out: Heads,
     },
-    /// `[x, table]`: what each head scores with each relative position, `x · tableᵀ` head by head; `table`: `[positions,
-    /// num_heads · head_dim]`, the result `[.., num_heads · positions]`. Positions that no two tokens of a batch are
-    /// apart may be left out: their values mean nothing.
+    /// `[x, table]`: the score of each head with each relative position, `x · tableᵀ` head by head. `table` is
+    /// `[positions, num_heads · head_dim]`, the result `[.., num_heads · positions]`. Positions that no two tokens of a
+    /// batch are apart may be left out: their values are unspecified.
     PositionScores {
         /// Where the heads lie.
         heads: HeadColumns,
         /// Which positions there are.
         positions: PositionBuckets,
     },
-    /// `[scores, table?]`, or `[scores, of queries, of keys]`: plus a value per head that depends on how far a key is from
-    /// its query.
+    /// `[scores, table?]`, or `[scores, of queries, of keys]`: adds a value per head that depends on the distance
+    /// between key and query.
     AddRelativeBias(DistanceBias),
-    /// `[scores]`: −∞ for keys of padding, and for those that the mask hides.
+    /// `[scores]`: −∞ for padding keys, and for keys that the mask hides.
     Mask(AttentionMask),
     /// `[scores]`.
     Softmax,
@@ -239,18 +240,20 @@ pub enum Op {
         /// Added to the variance.
         epsilon: f32,
     },
-    /// Fused, `[x, up, down, up bias?, bias?, residual?, gain?, offset?]`: `hidden(x · upᵀ + up bias) · downᵀ + bias +
-    /// residual`, and its layer norm; the wide rows between the products are never stored whole.
+    /// Fused, `[x, up, down, up bias?, bias?, residual?, gain?, offset?]`:
+    /// `hidden(x · upᵀ + up bias) · downᵀ + bias + residual`, then a layer norm if there is one; the wide rows between
+    /// the products are never stored whole.
     FeedForward(FeedForwardParts),
-    /// Fused, `[x, logits, up, down]`: of every row the sum of what its experts make of it, `activation(x · upᵀ) · downᵀ`,
-    /// times their weights. `up` holds the matrices of all experts below each other, `down` side by side.
+    /// Fused, `[x, logits, up, down]`: for each row the sum over its experts of `activation(x · upᵀ) · downᵀ`, times
+    /// the expert's weight. `up` has the matrices of all experts below each other, `down` has them side by side.
     Experts {
-        /// How many there are, and how many a row has.
+        /// How many experts there are, and how many each row uses.
         routing: Routing,
         /// What stands between the products.
         activation: Activation,
     },
-    /// Fused, `[x, weight, bias?]`: the maximum of each sequence's rows of `x · weightᵀ + bias`, which is never stored.
+    /// Fused, `[x, weight, bias?]`: the maximum over each sequence's rows of `x · weightᵀ + bias`; the product is never
+    /// stored.
     LinearMaxPool,
     /// Fused, `[x, residual, gain, offset?]`: `layer_norm(x + residual)`.
     ResidualLayerNorm {
@@ -271,17 +274,17 @@ pub enum Op {
         /// What is added to scores by distance.
         bias: Option<DistanceBias>,
     },
-    /// Fused, `[q, k, v, ..]` with the inputs of the bias: contexts, heads side by side; scores stay in the kernel. The
-    /// first three may be one tensor when every token has a query; else the first has a row per sequence, and so has what
-    /// its queries score with positions.
+    /// Fused, `[q, k, v, ..]` with the inputs of the bias: contexts, heads side by side; scores stay in the kernel. If
+    /// every token has a query, the first three may be one tensor. Otherwise `q`, and the scores of its queries with
+    /// positions, have a row per sequence.
     Attention {
-        /// Which tokens of a sequence have queries: all, or one, whose context alone is computed.
+        /// Which tokens of a sequence have queries: all, or just one. Only their contexts are computed.
         queries: Queries,
         /// Where the queries lie.
         q: HeadColumns,
-        /// Where the keys lie; neighbouring query heads share one when there are fewer.
+        /// Where the keys lie; if there are fewer, neighbouring query heads share one.
         k: HeadColumns,
-        /// Where the values lie, as many heads as keys.
+        /// Where the values lie; there are as many heads as keys have.
         v: HeadColumns,
         /// Factor on the scores.
         scale: f32,
@@ -339,7 +342,7 @@ impl Op {
         }
     }
 
-    /// The inputs that are matrices of products with constant weights.
+    /// The positions of the inputs that are constant matrices of products.
     pub fn factors(&self) -> &'static [usize] {
         match self {
             Op::MatMul
@@ -353,7 +356,7 @@ impl Op {
         }
     }
 
-    /// What is added to a product that `inputs` go into, and is all that happens to it; nothing of other operators.
+    /// What a product with this number of inputs adds, if it does nothing else; `None` for other operators.
     pub(crate) fn adds(&self, inputs: usize) -> Option<Addends> {
         match *self {
             Op::MatMul => Some(Addends::default()),
@@ -363,7 +366,7 @@ impl Op {
         }
     }
 
-    /// Whether the operator needs one padded row block per sequence.
+    /// Whether the operator needs one padded block of rows per sequence.
     pub fn needs_padding(&self) -> bool {
         matches!(
             self,
@@ -426,7 +429,7 @@ impl fmt::Display for Op {
                 if k.num_heads != q.num_heads {
                     write!(f, "/{}", k.num_heads)?;
                 }
-                // side by side, or each at the beginning, is what one expects, and few queries in a tensor of their own
+                // heads side by side, or each at the beginning, are not printed; few queries have a tensor of their own
                 let beside = if *queries == Queries::All { q.end() } else { 0 };
                 let firsts = [q.first, k.first, v.first];
                 if firsts != [0; 3] && firsts != [0, beside, beside + k.width()] {

@@ -1,10 +1,10 @@
 //! Which products a program computes in which dtype.
 //!
-//! A dtype is set once, for the program. The products of repeated layers take it, and so do those with the
-//! vocabulary, which is as large as several layers; poolers, classifiers and projections outside the layers stay f32:
-//! they cost next to nothing, and what they give is read by people. So do the products that choose experts, of which a
-//! little more or less makes another choice. Attention has no weights to be packed in int8: it
-//! follows in bf16. What is handed from one operator to the next is f32 in any case.
+//! A dtype is set once, for the program. The products of repeated layers take it, and so do products with the
+//! vocabulary, which is as large as several layers. Poolers, classifiers and projections outside the layers stay f32:
+//! they cost next to nothing, and people read their results. The products that choose experts stay f32, too, since a
+//! small error can change the choice. Attention has no weights to pack in int8: then it runs in bf16. Values passed
+//! between operators do not depend on the dtype.
 
 use turbo_kernels::DType;
 
@@ -18,7 +18,7 @@ use crate::{
 pub(crate) struct Precision {
     /// The dtype of the program.
     dtype: DType,
-    /// Of every value; nothing is said of a graph that is f32 throughout.
+    /// The dtype of every value; empty if the graph is f32 throughout.
     matrices: Vec<DType>,
 }
 
@@ -47,7 +47,7 @@ impl Graph {
         }
     }
 
-    /// What a line about `node` ends with: ` int8`, or nothing where it is f32.
+    /// The end of a line about `node`: ` int8`, or nothing for f32.
     pub(crate) fn dtype_suffix(&self, node: &Node) -> String {
         match self.dtype(node) {
             DType::F32 => String::new(),
@@ -84,7 +84,7 @@ fn takes_dtype(graph: &Graph, node: &Node) -> bool {
     node.layer.is_some() || graph.factors(node).any(|matrix| is_vocabulary(graph, matrix))
 }
 
-/// Whether a matrix gives a value for every row of the table of words.
+/// Whether a matrix gives a value for every row of the word table.
 fn is_vocabulary(graph: &Graph, matrix: ValueId) -> bool {
     let is_words = |ids: &ValueId| graph.value(*ids).storage == Storage::Input(Input::InputIds);
     let tables = graph.nodes().iter().filter_map(|node| {

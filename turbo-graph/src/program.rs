@@ -35,7 +35,7 @@ pub struct Program {
 pub struct TraceStep {
     /// The pass.
     pub pass: &'static str,
-    /// Places that it rewrote; for the packed layout, shapes.
+    /// How many places it rewrote; for the packed layout, how many shapes.
     pub rewrites: usize,
     /// The graph after it.
     pub graph: Graph,
@@ -45,14 +45,14 @@ impl Program {
     /// Fuses `graph` with `passes` and lays it out.
     ///
     /// # Errors
-    /// [`GraphError::NotPackable`] when the packed layout is requested and an operator is left that needs padded rows:
-    /// it takes the attention pass, which finds `softmax(mask(q·kᵀ))·v` whose steps nothing else reads;
-    /// [`GraphError::Malformed`] when a pass breaks a rule, which is a defect of the pass.
+    /// [`GraphError::NotPackable`] if the packed layout is requested and an operator is left that needs padded rows:
+    /// the layout requires the attention pass, which finds `softmax(mask(q·kᵀ))·v` whose intermediate results nothing
+    /// else reads. [`GraphError::Malformed`] if a pass breaks a rule, which is a defect of the pass.
     pub fn compile(graph: &Graph, layout: LayoutKind, passes: &[Pass]) -> Result<Self, GraphError> {
         Self::compile_traced(graph, layout, passes, |_| ())
     }
 
-    /// As [`Program::compile`], and shows the graph after each pass.
+    /// As [`Program::compile`], but calls `show` with the graph after each pass.
     ///
     /// # Errors
     /// As [`Program::compile`].
@@ -77,16 +77,16 @@ impl Program {
         Ok(Program { graph, layout, slots })
     }
 
-    /// This program with the products of its layers, and those with the vocabulary, in `dtype`. What the graph says of
-    /// costs, and prints, is of that dtype from now on. A new program is f32.
+    /// This program with the products of its layers, and those with the vocabulary, in `dtype`. From now on the costs
+    /// and printed forms of the graph are of that dtype. A new program is f32.
     #[must_use]
     pub fn with_dtype(mut self, dtype: DType) -> Self {
         self.graph.precision = Precision::of(&self.graph, dtype);
         self
     }
 
-    /// This program with activations that take so many bytes each, as those of the device do that it will run on. A new
-    /// program has those of f32.
+    /// This program with activations of `element_bytes` per value, as on the device that it will run on. A new program
+    /// has those of f32.
     #[must_use]
     pub fn with_element_bytes(mut self, element_bytes: usize) -> Self {
         self.slots.element_bytes = element_bytes;
@@ -113,7 +113,7 @@ impl Program {
         self.graph.nodes()
     }
 
-    /// The nodes that the output of this name needs, in order; none where there is no such output.
+    /// The nodes that the output of this name needs, in order; empty if there is no such output.
     pub fn nodes_for(&self, output: &str) -> Vec<&Node> {
         let value = self.graph.outputs().find(|(_, name)| *name == output).map(|(value, _)| value);
         let mut positions = value.map_or_else(Vec::new, |value| self.needed_for(value));
@@ -121,7 +121,7 @@ impl Program {
         positions.into_iter().map(|position| &self.nodes()[position]).collect()
     }
 
-    /// Positions of the nodes that `value` needs, the last one first.
+    /// The positions of the nodes that `value` needs, the last one first.
     pub(crate) fn needed_for(&self, value: ValueId) -> Vec<usize> {
         let mut needed = vec![false; self.graph.values.len()];
         needed[value.index()] = true;

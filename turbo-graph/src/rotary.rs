@@ -1,9 +1,9 @@
-//! The table of rotary position embeddings (Su et al., 2021): a constant that no checkpoint holds, made when a program
-//! is loaded.
+//! The table of rotary position embeddings (Su et al., 2021): a constant that no checkpoint holds, computed when a
+//! program is loaded.
 
 use crate::GraphError;
 
-/// What a rotary table is made of: how fast each pair of columns turns, and how far.
+/// The parameters of a rotary table: how fast each pair of columns rotates, and how many positions there are.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RotaryTable {
     /// Radians per position of column `i` and its partner `i + head_dim / 2`; `head_dim / 2` of them.
@@ -18,10 +18,10 @@ impl RotaryTable {
         [self.positions, 2 * self.inverse_frequencies.len()]
     }
 
-    /// The rows, each the cosines of its angles and then their sines.
+    /// The rows; each holds the cosines of its angles, then their sines.
     ///
-    /// An angle is a product in f32, since the models were trained with that: at position 8000 it is off by up to
-    /// 2.4e-4, which a product in f64 would not repeat. Cosine and sine of that angle are exact to the last bit or so.
+    /// An angle is a product in f32, since the models were trained so: at position 8000 it is off by up to 2.4e-4,
+    /// which a product in f64 would not reproduce. Cosine and sine of that angle are exact to about the last bit.
     ///
     /// # Errors
     /// [`GraphError::Weight`] for more rows than the memory holds.
@@ -69,7 +69,7 @@ mod tests {
         }
     }
 
-    /// 8191 · 0.7 is no f32: the reference turns by the nearest one.
+    /// 8191 · 0.7 is not an f32: the reference rotates by the nearest one.
     #[test]
     fn an_angle_is_rounded_as_the_reference_rounds_it() {
         let table = RotaryTable { inverse_frequencies: vec![0.7], positions: 8192 };

@@ -193,7 +193,7 @@ impl Rows {
     }
 }
 
-/// Whether experts have equally many of so many columns.
+/// Whether `columns` can be divided equally among the experts.
 fn divides(routing: Routing, columns: usize) -> bool {
     routing.num_experts > 0 && columns.is_multiple_of(routing.num_experts)
 }
@@ -298,7 +298,7 @@ impl Inputs<'_> {
         Ok(product)
     }
 
-    /// A bias and a residual of rows that a product gives.
+    /// The bias and residual of rows that a product gives.
     fn addends(&self, places: AddendPlaces, rows: &Rows) -> Result<(), GraphError> {
         places.bias.map_or(Ok(()), |bias| self.vector(bias, rows.columns))?;
         match places.residual.filter(|&residual| *self.shapes[residual] != rows.shape) {
@@ -345,7 +345,7 @@ impl Inputs<'_> {
         Ok(rows.shape)
     }
 
-    /// A row per token that holds these heads, to their columns alone.
+    /// From a row per token that holds these heads to a row of their columns alone.
     fn columns_of_heads(&self, input: usize, heads: HeadColumns) -> Result<Shape, GraphError> {
         let expected = format!("a row per token that holds heads {heads}");
         let width = self.per_token(input, &expected)?;
@@ -358,7 +358,7 @@ impl Inputs<'_> {
     /// Rows of heads at the first input, and at the second a row of them for each position.
     fn position_scores(&self, heads: HeadColumns, positions: PositionBuckets) -> Result<Shape, GraphError> {
         let rows = match *self.shapes[0].0 {
-            // of the tokens alone that are read
+            // only of the tokens that are read
             [Dim::BatchSize | Dim::SelectedRows, Dim::Fixed(width)]
                 if heads.width() > 0 && heads.end() <= width =>
             {
@@ -383,7 +383,7 @@ impl Inputs<'_> {
         }
     }
 
-    /// Scores at the first input. What depends on the place of a query needs a row for each.
+    /// Scores at the first input. A mask or bias that depends on the position of a query needs a row per token.
     fn scores(&self, mask: AttentionMask, bias: Option<(usize, DistanceBias)>) -> Result<Shape, GraphError> {
         let HeadTensor { num_heads, rows, columns } = self.heads(0)?;
         let places = mask != AttentionMask::Full || bias.is_some();
@@ -400,7 +400,7 @@ impl Inputs<'_> {
         Ok(self.shapes[0].clone())
     }
 
-    /// What the bias reads, from `input` on; `rows` are like those of queries and of keys.
+    /// The inputs of a bias, from `input` on; `rows` have the rows of queries and of keys.
     fn bias_inputs(
         &self,
         input: usize,
@@ -435,7 +435,7 @@ impl Inputs<'_> {
         if *self.shapes[input] != expected {
             return Err(self.wrong(input, &expected.to_string()));
         }
-        // half of one side's buckets hold a distance each, and the others those from there on
+        // half of the buckets of each side hold one distance each, and the others all greater distances
         if num_buckets < 4 || max_distance <= num_buckets / 4 {
             let expected = format!("at least 4 buckets, a quarter of them below distance {max_distance}");
             return Err(self.wrong(input, &expected));
@@ -458,7 +458,7 @@ impl Inputs<'_> {
         Ok(keys.with_columns(q.width()))
     }
 
-    /// The contexts of those tokens that ask, of `contexts` of all; the queries have as many rows.
+    /// The contexts of the tokens that have queries, given the `contexts` of all; the queries have as many rows.
     fn queries(&self, queries: Queries, q: HeadColumns, contexts: &Shape) -> Result<Shape, GraphError> {
         let (rows, expected) = match queries {
             Queries::All => (contexts.clone(), format!("a row per token that holds heads {q}")),

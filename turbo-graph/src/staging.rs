@@ -1,4 +1,4 @@
-//! The ids of one batch, side by side, as the device wants them. Reused from batch to batch.
+//! The ids of one batch, one after the other, as the device needs them. Reused from batch to batch.
 
 use crate::{
     GraphError,
@@ -7,7 +7,7 @@ use crate::{
     graph::{Input, Positions},
 };
 
-/// A batch being put together: packed rows, whatever the layout in which it will run.
+/// A batch that is being assembled: packed rows, whichever layout it will run in.
 #[derive(Clone, Debug)]
 pub struct Staging {
     input_ids: Vec<u32>,
@@ -31,7 +31,7 @@ impl Staging {
         Self::with_capacity(Capacity::default())
     }
 
-    /// An empty batch that takes batches within `capacity` without allocating.
+    /// An empty batch that can grow to `capacity` without allocating.
     pub fn with_capacity(capacity: Capacity) -> Self {
         let prefix_sums = || {
             let mut sums = Vec::with_capacity(capacity.batch_size + 1);
@@ -48,7 +48,7 @@ impl Staging {
         }
     }
 
-    /// Forgets the sequences and keeps the memory.
+    /// Removes the sequences and keeps the memory.
     pub fn clear(&mut self) {
         self.input_ids.clear();
         self.token_type_ids.clear();
@@ -76,8 +76,9 @@ impl Staging {
         Ok(())
     }
 
-    /// Selects tokens of the sequence that was pushed last, by their positions in it: what is drawn behind
-    /// [`GraphBuilder::select`](crate::GraphBuilder::select) is computed for these, in this order. Another call appends.
+    /// Selects tokens of the sequence that was pushed last, by their positions in it: everything behind
+    /// [`GraphBuilder::select`](crate::GraphBuilder::select) is computed for these, in this order. Further calls
+    /// append.
     ///
     /// # Errors
     /// [`GraphError::NoSuchToken`], also when there is no sequence yet; nothing is selected then.
@@ -132,8 +133,8 @@ impl Staging {
         }
     }
 
-    /// The values of `input`, one `u32` per row: sequences one after the other, or with a `padded_len` each filled up
-    /// with zeros; and zeros up to so many `rows` behind them. What does not lie here in this order is laid out in
+    /// The values of `input`, one `u32` per row: sequences one after the other, each filled up with zeros if there is a
+    /// `padded_len`, and zeros behind them up to `rows` rows. Values that are not stored in this order are laid out in
     /// `room`.
     pub(crate) fn rows<'a>(
         &'a self,

@@ -1,4 +1,4 @@
-//! The rules that every graph keeps, checked when it is built and after each pass.
+//! The rules that every graph obeys, checked when it is built and after each pass.
 
 use crate::{
     GraphError,
@@ -12,8 +12,8 @@ use crate::{
 ///
 /// * Every value is defined before it is read, and defined once.
 /// * Weights and other constants stand where they are expected, and only there.
-/// * Every shape is what the operator's rule says.
-/// * Nodes of one layer stand together, with none between them, layers in order.
+/// * Every shape follows from the operator's rule.
+/// * The nodes of a layer are contiguous, and layers are in ascending order.
 /// * There is an output, and a node computes it.
 ///
 /// # Errors
@@ -44,12 +44,12 @@ pub(crate) fn verify(graph: &Graph, stage: &'static str) -> Result<(), GraphErro
     Ok(())
 }
 
-/// Whether an operator has to compute what is stored so.
+/// Whether a value with this storage must be computed by an operator.
 fn is_computed(storage: &Storage) -> bool {
     matches!(storage, Storage::Activation | Storage::Output(_))
 }
 
-/// Whether input `index` of `op` is a constant: a tensor of the checkpoint, or one made of its configuration.
+/// Whether input `index` of `op` is a constant: a tensor of the checkpoint, or one computed from its configuration.
 pub(crate) fn takes_constant(op: &Op, index: usize) -> bool {
     match *op {
         Op::Embed => index == 0,
@@ -96,7 +96,7 @@ fn takes_ids(op: &Op, index: usize) -> bool {
     }
 }
 
-/// Checks the layer of a node against that of the node before, and the highest of all before.
+/// Checks the layer of a node against that of the node before it and the highest layer so far.
 fn check_layer(layer: Option<u32>, last: Option<u32>, highest: Option<u32>) -> Result<(), String> {
     match (layer, highest) {
         (Some(layer), Some(highest)) if layer < highest => {

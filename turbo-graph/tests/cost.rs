@@ -23,7 +23,7 @@ fn bert_base_takes_170_mflop_a_token_and_37_kflop_a_key() {
     }
 }
 
-/// Packed, a short sequence pays for itself alone; padded, for the longest.
+/// Packed, a short sequence costs only its own length; padded, that of the longest.
 #[test]
 fn padding_is_paid_for_in_the_padded_layout_alone() {
     let flops = |layout, lens: &[usize]| {
@@ -35,7 +35,7 @@ fn padding_is_paid_for_in_the_padded_layout_alone() {
     assert_eq!(flops(LayoutKind::Padded, &[100, 7]), flops(LayoutKind::Padded, &[100, 100]));
 }
 
-/// What fusion is for: no pass makes operators hand more bytes to each other, and all together halve them.
+/// The purpose of fusion: no pass makes operators hand more bytes to each other, and all together halve them.
 #[test]
 fn no_pass_makes_a_graph_dearer() {
     let (drawn, extents) = (encoder(BERT_BASE), Extents::of(&[40, 40]));

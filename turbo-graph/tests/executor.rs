@@ -19,7 +19,7 @@ fn executor(layout: LayoutKind, threads: usize, config: ExecutorConfig) -> Execu
     on_threads(threads, program, config)
 }
 
-/// What just holds a batch of these lengths.
+/// The capacity that exactly holds a batch of these lengths.
 fn capacity(lens: &[usize]) -> Capacity {
     let max_seq_len = *lens.iter().max().unwrap();
     Capacity { batch_size: lens.len(), total_tokens: lens.iter().sum(), max_seq_len, selected_rows: 0 }
@@ -141,7 +141,7 @@ fn a_missing_weight_is_named() {
     assert_eq!(refused.to_string(), "weight layer.1.key.bias: no such tensor");
 }
 
-/// What is held is what plans say: of one batch the chunks of its plan, and the rows of both outputs.
+/// The memory held is what the plans say: for one batch the chunks of its plan, and the rows of both outputs.
 #[test]
 fn the_footprint_is_that_of_the_plan() {
     for layout in [LayoutKind::Packed, LayoutKind::Padded] {
@@ -167,7 +167,7 @@ fn planned_bytes_grow_with_the_batch_and_cost_nothing() {
     assert_eq!(executor.footprint_bytes(), 0);
 }
 
-/// What a failed run left behind cannot be read, and neither can the results of the batch before.
+/// After a failed run neither its results can be read nor those of the batch before.
 #[test]
 fn after_a_failed_run_there_is_nothing_to_read() {
     let mut executor = executor(LayoutKind::Packed, 1, ExecutorConfig::default());
@@ -191,7 +191,8 @@ fn after_a_failed_run_there_is_nothing_to_read() {
     );
 }
 
-/// Between any two layers, before the first and after the last; what was stopped has no answer, and the next batch runs.
+/// A run can be stopped between any two layers, before the first and after the last. A stopped run has no answer, and
+/// the next batch runs.
 #[test]
 fn a_batch_can_be_stopped_between_layers() {
     for layout in [LayoutKind::Packed, LayoutKind::Padded] {
@@ -224,7 +225,7 @@ fn a_batch_can_be_stopped_between_layers() {
     }
 }
 
-/// Memory that no machine has is an error, and the executor goes on with what it can have.
+/// Asking for memory that no machine has is an error, and the executor goes on with what it can get.
 #[test]
 fn a_capacity_beyond_all_memory_is_refused() {
     for layout in [LayoutKind::Packed, LayoutKind::Padded] {
@@ -242,7 +243,8 @@ fn a_capacity_beyond_all_memory_is_refused() {
     }
 }
 
-/// Two sequences of 64 tokens have 128, whatever is reserved for; and what is reserved stays, of however few kept bindings.
+/// Two sequences of 64 tokens have 128, whatever is reserved for; and reserved bindings stay, however few are kept
+/// otherwise.
 #[test]
 fn rows_that_no_batch_can_have_take_nothing() {
     for layout in [LayoutKind::Packed, LayoutKind::Padded] {
@@ -257,7 +259,7 @@ fn rows_that_no_batch_can_have_take_nothing() {
     }
 }
 
-/// Selected tokens take nothing where the program selects none, be there as many as can be counted.
+/// Selected tokens take no memory if the program selects none, even as many as can be counted.
 #[test]
 fn a_program_that_selects_nothing_needs_no_room_for_selected_rows() {
     for layout in [LayoutKind::Packed, LayoutKind::Padded] {
@@ -272,7 +274,7 @@ fn a_program_that_selects_nothing_needs_no_room_for_selected_rows() {
     }
 }
 
-/// Without kept bindings a batch is planned for its own sizes, to the row.
+/// Without kept bindings, a batch is planned for exactly its own sizes.
 #[test]
 fn without_kept_bindings_nothing_is_rounded_up() {
     let planner =
@@ -285,8 +287,8 @@ fn without_kept_bindings_nothing_is_rounded_up() {
     assert_eq!(planned(1, 40), planned(1, 42));
 }
 
-/// Scores of 2²⁰ × 2²⁰ for 64 heads are more than any address space has: the planner grows a chunk that the device cannot
-/// give, and both start over.
+/// Scores of 2²⁰ × 2²⁰ for 64 heads exceed any address space: the planner grows a chunk that the device cannot
+/// allocate, and both start over.
 #[test]
 fn chunks_that_cannot_be_had_leave_no_trace() {
     let mut g = GraphBuilder::new("wide scores");

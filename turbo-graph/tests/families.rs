@@ -39,7 +39,7 @@ impl Model {
         self.answers_of(ids, &OUTPUTS, OutputSet::ALL)
     }
 
-    /// Those of these names, of a run for `wanted`.
+    /// The outputs of these names, from a run for `wanted`.
     fn answers_of(&mut self, ids: &[Vec<u32>], names: &[&str], wanted: OutputSet) -> Vec<Vec<f32>> {
         let mut batch = Staging::new();
         for ids in ids {
@@ -86,7 +86,7 @@ fn every_prefix_of_the_passes_computes_the_same() {
     }
 }
 
-/// Against the drawing evaluated operator by operator in f64, a sequence at a time.
+/// Compares with the drawing, evaluated operator by operator in f64, a sequence at a time.
 #[test]
 fn every_family_computes_what_is_drawn() {
     let ids = sequences(&LENS, families::VOCABULARY);
@@ -98,7 +98,7 @@ fn every_family_computes_what_is_drawn() {
     }
 }
 
-/// What is left of each family: every line of it is a launch.
+/// The fused graph of each family: every line of it is a launch.
 #[test]
 fn little_is_left_of_each_family() {
     let mut shown = String::new();
@@ -111,7 +111,7 @@ fn little_is_left_of_each_family() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
-    /// Packed or padded, alone or among others: the same bits.
+    /// Packed or padded, alone or among others, a sequence gives the same bits.
     #[test]
     fn the_bits_of_a_sequence_do_not_depend_on_its_batch(
         lens in prop::collection::vec(1_usize..=64, 1..6), padded in any::<bool>(),
@@ -141,7 +141,7 @@ proptest! {
     }
 }
 
-/// Where local and global layers take turns, a turn of three is what is planned; the first layer is unlike all others.
+/// Where local and global layers alternate, a period of three is planned; the first layer differs from all others.
 #[test]
 fn layers_that_take_turns_fold() {
     let folded = |name: &str, layout, passes| {
@@ -201,9 +201,9 @@ fn the_vector_of_one_token_goes_its_own_way() {
     };
     let before = [Dim::TotalTokens; 6].as_slice();
     for (name, last) in [
-        // of a merged matrix queries leave, and of these there is a product for each way
+        // queries leave a merged matrix, and then each path has a product of queries
         ("BERT", [Dim::BatchSize, Dim::TotalTokens, Dim::BatchSize, Dim::BatchSize].as_slice()),
-        // queries that are turned stay
+        // rotated queries stay
         ("Nomic", &[Dim::TotalTokens, Dim::BatchSize, Dim::BatchSize]),
         ("DeBERTa", &[Dim::BatchSize, Dim::TotalTokens, Dim::BatchSize, Dim::BatchSize]),
     ] {
@@ -231,7 +231,7 @@ fn the_vector_of_one_token_goes_its_own_way() {
     }
 }
 
-/// Nothing is selected by many batches: what stands behind the selection is then not launched.
+/// Many batches select nothing: then what stands behind the selection is not launched.
 #[test]
 fn a_batch_may_select_nothing() {
     let graph = families::family("masked words");
@@ -250,11 +250,11 @@ fn the_last_feed_forward_is_of_the_rows_that_are_read() {
         let products = program.nodes().iter().filter(|node| !node.op.factors().is_empty());
         products.map(|node| program.value(node.output).shape.0[0]).collect()
     };
-    // three products a layer; of the last, keys and values alone are needed of every row
+    // three products a layer; of the last layer, only keys and values are needed for every row
     let all = [Dim::TotalTokens; 6].as_slice();
     let last = [Dim::BatchSize, Dim::TotalTokens, Dim::BatchSize, Dim::BatchSize];
     assert_eq!(rows_of_products("classifier"), [all, &last, &[Dim::BatchSize; 2]].concat());
-    // several tokens of a sequence may be selected, so all of them ask
+    // several tokens of a sequence may be selected, so all tokens have queries
     let last = [Dim::TotalTokens, Dim::SelectedRows, Dim::SelectedRows];
     assert_eq!(rows_of_products("masked words"), [all, &last, &[Dim::SelectedRows; 2]].concat());
 }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use turbo_alloc::check;
 use turbo_graph::{Graph, GraphBuilder, Input, LayoutKind, Pooling, Program, ValueId, dim::Extents, passes};
 
-/// Columns of every value but those that a product widens.
+/// Columns of every value except those that a product widens.
 const NARROW: usize = 8;
 const WIDE: usize = 24;
 
@@ -32,17 +32,17 @@ enum Step {
     },
 }
 
-/// A layer, and what is done to one copy of it so that it is not like the others.
+/// A layer, and how one copy of it is made unlike the others.
 #[derive(Clone, Debug)]
 struct Plan {
     prefix: Vec<Step>,
-    /// Layers of these kinds take turns.
+    /// Layers of these kinds alternate.
     kinds: Vec<Vec<Step>>,
     layers: u32,
     /// This layer computes one node more.
     odd: Option<u32>,
     suffix: Vec<Step>,
-    /// Values of so many layers ago are outputs.
+    /// Values of this many layers ago are outputs.
     outputs: Vec<usize>,
     /// How many values of the layers before a layer may read: 1 is a proper carry.
     reach: usize,
@@ -154,8 +154,8 @@ proptest! {
     }
 }
 
-/// The third layer reads what the first did, which is an output and so is not planned; nothing reads what the second
-/// handed on but that layer itself.
+/// The third layer reads the result of the first, which is an output and so is not planned; only the second layer
+/// itself reads what it hands on.
 #[test]
 fn a_layer_may_read_what_the_first_layer_read() {
     let mut g = GraphBuilder::new("again");
@@ -175,7 +175,7 @@ fn a_layer_may_read_what_the_first_layer_read() {
     assert_eq!(check(&records, &plan, 256), Ok(()), "{}", program.graph());
 }
 
-/// The property above would hold of a planner that never folds; so a good part of such graphs has to.
+/// The property above would hold for a planner that never folds; so a good part of these graphs must fold.
 #[test]
 fn layered_graphs_fold() {
     use proptest::{strategy::ValueTree, test_runner::TestRunner};

@@ -1,4 +1,4 @@
-//! Graphs that no textbook draws: every pass has to leave them right, be it by leaving them alone.
+//! Graphs that no textbook draws: every pass must leave them right, if need be by leaving them alone.
 
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 
@@ -49,13 +49,13 @@ fn rows(graph: &Graph, passes: &[Pass]) -> Vec<f32> {
     values
 }
 
-/// But for the order of sums.
+/// Exact except for the order of sums.
 fn fusing_changes_nothing(graph: &Graph) {
     let (drawn, fused) = (rows(graph, &[]), rows(graph, passes::ALL));
     assert_close(graph, &["rows"], [&[], &[]], &drawn, &fused);
 }
 
-/// Outputs of these names are as close as roundings allow, where these tokens of each sequence are selected.
+/// Checks that outputs of these names are as close as rounding allows, with these tokens of each sequence selected.
 fn assert_close(graph: &Graph, names: &[&str], selected: [&[u32]; 2], a: &[f32], b: &[f32]) {
     let ids = sequences(&LENS, VOCABULARY);
     let sequence = |(ids, selected)| twin::Sequence { ids, types: &[], selected };
@@ -195,7 +195,7 @@ fn product(g: &mut GraphBuilder, name: &str, x: ValueId, columns: usize) -> Resu
     g.matmul(x, weight)
 }
 
-/// What is left of `graph`, by names of operators, once it is known to compute the same.
+/// The fused `graph`, as names of operators, after a check that it computes the same.
 fn left(graph: &Graph) -> Vec<&'static str> {
     fusing_changes_nothing(graph);
     let program = Program::compile(graph, LayoutKind::Padded, passes::ALL).unwrap();
@@ -206,7 +206,7 @@ fn half(first: usize) -> HeadColumns {
     HeadColumns { first, num_heads: 1, head_dim: HIDDEN / 2 }
 }
 
-/// Of three products of one input, only those are merged whose readers look for columns.
+/// Of three products of one input, only those are merged whose readers read by columns.
 #[test]
 fn a_product_that_is_read_whole_stays_apart() {
     let graph = graph(|g, x| {
@@ -225,7 +225,7 @@ fn a_product_that_is_read_whole_stays_apart() {
     assert_eq!(left.iter().filter(|name| **name == "matmul").count(), 2, "{left:?}");
 }
 
-/// Two layers read one value; merging would compute for one of them in the other.
+/// Two layers read one value; merging their products would compute for one layer in the other.
 #[test]
 fn products_of_two_layers_stay_apart() {
     let graph = graph(|g, x| {
@@ -296,7 +296,7 @@ fn what_is_no_gate_stays_apart() {
     }
 }
 
-/// The maximum of activated logits, where the activation falls, where the logits are a result too, and where it fuses.
+/// The maximum of activated logits, in three cases: the activation falls, the logits are a result too, and it fuses.
 #[test]
 fn a_maximum_takes_in_products_that_nobody_else_reads() {
     let left = |activation, logits_are_named: bool| {
@@ -332,8 +332,8 @@ fn sums_of_products_are_residuals_on_one_side() {
     assert_eq!(left(&itself), ["embed", "linear", "add"]);
 }
 
-/// Experts become one operator only where their matrices, and what stands between these, are read by nothing else, and all
-/// of it is of one layer.
+/// Experts become one operator only if nothing else reads their matrices and the values between them, and all of it is
+/// in one layer.
 #[test]
 fn experts_whose_parts_something_else_reads() {
     let wide = |g: &mut GraphBuilder, x: ValueId| {
@@ -400,7 +400,7 @@ fn wide_rows_that_are_the_residual_too() {
     assert_eq!(left(&gated), ["embed", "matmul", "gate", "linear_layer_norm"]);
 }
 
-/// The norm of a product, its bias and the product again: what is added has to be stored.
+/// The norm of a product, its bias and the product again: the product must be stored to be added.
 #[test]
 fn a_product_that_is_added_to_itself_with_its_bias() {
     let graph = graph(|g, x| {
@@ -433,7 +433,7 @@ fn picked(graph: &Graph, layout: LayoutKind, passes: &[Pass]) -> Vec<f32> {
     values
 }
 
-/// Rows that are picked more than once: in two ways, twice in one way, before and after what they go through.
+/// Rows that are picked more than once: in two ways, twice in one way, before and after an operator.
 #[test]
 fn rows_that_are_picked_more_than_once() {
     type Draw = fn(&mut GraphBuilder, ValueId, ValueId) -> Result<[ValueId; 2], GraphError>;

@@ -1,5 +1,5 @@
-//! A program on a GPU, which the processor emulates: memory is allocated once, and where there is none the batch fails
-//! and the next one does not.
+//! A program on a GPU that is emulated on the processor: memory is allocated once, and if there is none, the batch
+//! fails and the next one does not.
 
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 
@@ -24,7 +24,7 @@ use turbo_kernels::{
 
 const CAPACITY: Capacity = Capacity { batch_size: 8, total_tokens: 160, max_seq_len: 40, selected_rows: 0 };
 
-/// An emulated GPU, which counts its calls, and the same as a device.
+/// An emulated GPU, which counts its calls, and the same GPU as a device.
 fn gpu() -> Option<(Arc<Emulator>, Cuda<f32>)> {
     let emulator = Arc::new(Emulator::or_skip(Order::Forward)?);
     let device = Cuda::new(emulator.clone(), CudaOptions::default());
@@ -48,7 +48,7 @@ fn pooled<D: EncoderKernels>(executor: &mut Executor<D>, lens: &[usize]) -> Resu
     Ok(rows)
 }
 
-/// How far such rows may be from each other where both are computed in f32.
+/// How far such rows may differ if both are computed in f32.
 fn allowed(lens: &[usize]) -> f32 {
     let ids = sequences(lens, SMALL.vocab_size);
     let batch: Vec<twin::Sequence<'_>> =
@@ -57,7 +57,7 @@ fn allowed(lens: &[usize]) -> f32 {
     allowed
 }
 
-/// Batches of which no sizes are those of their bucket, one after the other and again.
+/// Batches whose sizes all differ from those of their bucket, one after the other and again.
 const BATCHES: [&[usize]; 4] = [&[9, 1, 17], &[40, 40, 40, 40], &[3], &[1, 2, 3, 4, 5, 6, 7, 8]];
 
 #[test]
@@ -70,7 +70,7 @@ fn it_computes_what_the_processor_does() {
         let (in_f32, in_bf16) = (pooled(&mut exact, lens).unwrap(), pooled(&mut rounded, lens).unwrap());
         let off = distance(&in_f32, &want);
         assert!(off <= allowed(lens), "{lens:?}: off by {off}");
-        // values are of order 1 behind a norm; 2⁻⁸ of them for each of three layers' roundings
+        // values are of order 1 behind a norm; the tolerance is 2⁻⁸ of that for the rounding of each of three layers
         let off = distance(&in_bf16, &want);
         assert!(off < 0.1, "{lens:?} in bf16: off by {off}");
     }
@@ -89,7 +89,7 @@ fn within_a_reserved_capacity_it_asks_for_no_memory() {
     }
 }
 
-/// The plan decides whether a batch fits into a device's memory: it has both chunks and scratch.
+/// The plan decides whether a batch fits into a device's memory: it includes both chunks and scratch.
 #[test]
 fn what_operators_keep_to_themselves_is_planned_too() {
     let Some((_, device)) = gpu() else { return };
@@ -113,7 +113,7 @@ fn behind<D: EncoderKernels>(executor: &mut Executor<D>, lens: &[usize]) -> Resu
     executor.run_behind(&batch(&sequences(lens, SMALL.vocab_size)), wanted)
 }
 
-/// Pooled rows of the oldest batch, which is forgotten.
+/// Pooled rows of the oldest batch, which is then dropped.
 fn oldest<D: EncoderKernels>(executor: &mut Executor<D>, lens: &[usize]) -> Vec<f32> {
     let (output, mut rows) = (executor.output("pooled").unwrap(), Vec::new());
     (0..lens.len()).for_each(|sequence| executor.read(output, sequence, &mut rows).unwrap());

@@ -1,4 +1,4 @@
-//! Weights that were packed another time are not read again, and what is read is let go.
+//! Weights that were packed at an earlier start are not read again, and what is read is released.
 
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 
@@ -97,7 +97,7 @@ fn a_second_start_reads_no_matrix_and_answers_the_same() {
     }
 }
 
-/// However many constants are made of a tensor, it is let go once, after the last.
+/// However many constants are made of a tensor, it is released once, after the last.
 #[test]
 fn what_is_read_is_let_go_once() {
     for (name, graph) in graphs() {
@@ -124,7 +124,7 @@ fn an_image_that_cannot_be_restored_is_made_anew() {
     assert_eq!(*store.0.lock().unwrap(), whole);
 }
 
-/// Wide enough that panels cut short and scales of rows are a small part of a matrix.
+/// Wide enough that incomplete panels and the scales of rows are a small part of a matrix.
 const WIDE: Sizes = Sizes {
     num_layers: 3,
     hidden_size: 384,

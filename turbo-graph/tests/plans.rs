@@ -42,12 +42,13 @@ fn twelve_layers_are_planned_as_one() {
     let mut folded = Vec::new();
     program.slots().usage_records_into(&extents, &mut folded);
     let unfolded: Vec<_> = program.usage_records(&extents).into_iter().map(|(_, record)| record).collect();
-    // four values a layer, each in one place for all layers: the last one's rows are an output, but so begins the first
+    // four values a layer, each in one slot for all layers; the rows of the last layer are an output and not planned,
+    // but the rows before the first layer are
     assert_eq!((program.slots().folded_periods(), folded.len(), unfolded.len()), (12, 4, 48));
     assert_eq!(peak_live_bytes(&folded), peak_live_bytes(&unfolded), "folding costs no memory here");
 }
 
-/// Scores are nowhere a tensor: a text of 8192 tokens takes sixteen times what one of 512 takes.
+/// Scores are never stored as a tensor: a text of 8192 tokens takes sixteen times the memory of one of 512.
 #[test]
 fn memory_grows_with_the_tokens_and_not_with_their_square() {
     for (name, graph) in families::all() {
@@ -79,7 +80,7 @@ fn chain(layers: u32, skip: bool) -> Graph {
     g.finish().unwrap()
 }
 
-/// The layer reads its input in the very node that writes its output: the carry needs two places.
+/// The layer reads its input in the same node that writes its output: the carry needs two slots.
 #[test]
 fn a_carry_read_to_the_end_alternates() {
     for layers in [2, 3, 5] {
@@ -90,7 +91,7 @@ fn a_carry_read_to_the_end_alternates() {
     }
 }
 
-/// A value that all layers read lives across them, and the fold has to respect it or give up.
+/// A value that all layers read lives across them: the fold must respect that or give up.
 #[test]
 fn a_value_from_before_the_layers_outlives_them() {
     for layers in [2, 4] {

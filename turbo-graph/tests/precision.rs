@@ -31,7 +31,7 @@ fn products_in_layers_and_with_the_vocabulary_take_the_dtype() {
                     Op::Attention { .. } if dtype == DType::Int8 => DType::Bf16,
                     Op::Attention { .. } => dtype,
                     op if op.factors().is_empty() => DType::F32,
-                    // what chooses experts
+                    // the product that chooses experts
                     _ if program.value(node.output).shape.last_fixed() == Some(families::EXPERTS) => {
                         DType::F32
                     }
@@ -44,8 +44,8 @@ fn products_in_layers_and_with_the_vocabulary_take_the_dtype() {
     }
 }
 
-/// A product outside of all layers and in one, before what is of another layer: whether it could be fused with that changes
-/// nothing.
+/// A product outside of all layers, and one in a layer, each before an operator of another layer: whether it could be
+/// fused with that operator changes nothing.
 #[test]
 fn a_product_keeps_its_dtype_whatever_follows_it() {
     type Follow = fn(&mut GraphBuilder, ValueId, ValueId) -> ValueId;
@@ -101,7 +101,7 @@ fn what_is_not_f32_is_said() {
     assert!(program.graph().to_string().contains("linear int8 (%9,"), "{}", program.graph());
 }
 
-/// BERT-base: 85 million weights in its layers, a token takes 170 million operations by them.
+/// BERT-base: 85 million weights in its layers, so they take 170 million operations per token.
 #[test]
 fn a_narrower_dtype_costs_fewer_bytes_and_less_time() {
     let extents = Extents::of(&[128]);
@@ -121,7 +121,7 @@ fn a_narrower_dtype_costs_fewer_bytes_and_less_time() {
     assert_eq!((int8.bf16_flops, int8.int8_ops + attention), (attention, bf16.bf16_flops));
     assert!(f32.bytes > bf16.bytes && bf16.bytes > int8.bytes);
 
-    // of a machine that computes and reads as much faster as a type is smaller
+    // on a machine that computes and reads faster in proportion as a type is smaller
     let limits = Limits { flops: 1e9, bf16_flops: 2e9, int8_ops: 4e9, memory_bytes: 1e9 };
     let floor = |dtype| of(dtype).graph().floor(&Extents::of(&[1]), &limits);
     assert!(floor(DType::F32) > floor(DType::Bf16) && floor(DType::Bf16) > floor(DType::Int8));
@@ -162,8 +162,8 @@ fn the_bits_of_a_sequence_do_not_depend_on_its_batch() {
     }
 }
 
-/// Weights here are noise, which hides less than those of a model do: every layer's rows point the same way to some
-/// parts in a thousand for bf16 (8 bits), and to some in a hundred for int8.
+/// The weights here are noise, which hides errors less than the weights of a model do: every layer's rows point the
+/// same way to some parts in a thousand for bf16 (8 bits), and to some in a hundred for int8.
 #[test]
 fn rows_point_where_those_of_f32_do() {
     let ids = sequences(&[40], SMALL.vocab_size);

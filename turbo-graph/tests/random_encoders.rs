@@ -1,4 +1,4 @@
-//! Encoders put together at random from the parts that published ones have: whatever fuses, it computes the same.
+//! Encoders assembled at random from parts of published ones: whatever fuses, the result is the same.
 
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 
@@ -51,7 +51,7 @@ enum FeedForward {
     },
     /// Both factors are activated: no gate.
     BothActive,
-    /// A row has all of them: where it has some, roundings choose others now and then.
+    /// A row uses all of them: if it used some, rounding would now and then choose others.
     Experts,
 }
 
@@ -60,11 +60,11 @@ enum FeedForward {
 enum RelativeBias {
     Table,
     Alibi,
-    /// Where every head has keys of its own; else none.
+    /// Only if every head has keys of its own.
     Positions(PositionBuckets),
 }
 
-/// One layer; all layers of an encoder are drawn from one, or from two in turn.
+/// One layer; all layers of an encoder are drawn from one, or from two that alternate.
 #[derive(Clone, Copy, Debug)]
 struct Layer {
     stream: Stream,
@@ -390,7 +390,7 @@ fn selected(ids: &[u32]) -> [u32; 2] {
     [0, ids.len() as u32 / 2]
 }
 
-/// The same by the naive twin, and how far others may be from it.
+/// The outputs of the naive twin, and how far others may be from them.
 fn expected(graph: &Graph) -> (Vec<f32>, f32) {
     let ids = sequences(&LENS, VOCABULARY);
     let picked: Vec<[u32; 2]> = ids.iter().map(|ids| selected(ids)).collect();
@@ -420,7 +420,8 @@ proptest! {
         prop_assert!(padded.iter().map(|v| v.to_bits()).eq(packed.iter().map(|v| v.to_bits())));
     }
 
-    /// Where no output has the rows of all tokens, the last layer computes those that are pooled, and these to the bit.
+    /// If no output has the rows of all tokens, the last layer computes only the rows that are pooled, with the same
+    /// bits.
     #[test]
     fn rows_that_are_picked_early_have_the_bits_of_all(
         encoder in encoders(),
@@ -455,7 +456,7 @@ proptest! {
         }
     }
 
-    /// Ways that part have more to do together, and none more than before.
+    /// Paths that part have more to compute together, and none has more than before.
     #[test]
     fn no_output_gets_dearer_where_ways_part(encoder in encoders()) {
         let (graph, extents) = (draw(&encoder).unwrap(), Extents { selected_rows: 7, ..Extents::of(&[30, 2]) });
@@ -471,10 +472,10 @@ proptest! {
     }
 }
 
-/// The pass that gives one output a way of its own.
+/// The pass that gives one output a path of its own.
 const PART: &str = "part picked rows";
 
-/// The properties above would hold of passes that find nothing; so each has to find its pattern in some.
+/// The properties above would hold for passes that find nothing; so each must find its pattern in some encoder.
 #[test]
 fn every_pass_finds_its_pattern() {
     use proptest::{strategy::ValueTree, test_runner::TestRunner};

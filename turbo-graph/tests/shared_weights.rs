@@ -20,11 +20,11 @@ impl WeightSource for Counting {
     }
 }
 
-/// What loading a graph came to.
+/// What loading a graph read.
 #[derive(Debug, PartialEq)]
 struct Loaded {
     values: usize,
-    /// How often the weight loaded most often was.
+    /// How often the most frequently loaded weight was loaded.
     times: usize,
 }
 

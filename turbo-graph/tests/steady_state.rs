@@ -52,8 +52,8 @@ const WIDE: Sizes = Sizes {
 
 const CAPACITY: Capacity = Capacity { batch_size: 24, total_tokens: 600, max_seq_len: 64, selected_rows: 48 };
 
-/// A gated layer so wide that the few rows of a product that a thread has at a time exceed what is held for it, and of
-/// whose rows the longest sequence has enough for some threads alone.
+/// A gated layer so wide that the few rows of a product that a thread computes at a time exceed the memory held for it,
+/// and the longest sequence has enough rows for only some of the threads.
 fn gated() -> Graph {
     const WIDTH: usize = 16_384;
     let mut g = GraphBuilder::new("gated");
@@ -146,7 +146,7 @@ fn a_reserved_executor_allocates_nothing() {
         }
     }
     allocations_of_batches(&gated(), LayoutKind::Packed, passes::ALL, (8, DType::F32), all());
-    // what is reserved is kept, be it more than the bindings that are kept otherwise
+    // what is reserved is kept, even if it is more than the bindings that are kept otherwise
     let few = ExecutorConfig { cached_bindings: 2, ..all() };
     allocations_of_batches(&wide, LayoutKind::Packed, passes::ALL, (1, DType::F32), few);
 }

@@ -1,9 +1,9 @@
 //! What a whole graph costs: by kind of operator, and the least time that a machine can take.
 //!
-//! Two times, both from measured [`Limits`]. The *limit* of an operator is what the machine needs when everything it
-//! reads and writes passes through memory: what caches hold goes faster than that. The *floor* of a graph is what
-//! no implementation can go below: all operations at the peak, or every weight once from memory, whichever takes
-//! longer.
+//! There are two times, both from measured [`Limits`]. The *limit* of an operator is the time that the machine needs if
+//! everything the operator reads and writes passes through memory; data in caches goes faster. The *floor* of a graph
+//! is the time that no implementation can beat: all operations at peak speed, or every weight read once from memory,
+//! whichever takes longer.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -31,14 +31,15 @@ pub struct KindCost {
 }
 
 impl Cost {
-    /// The least time for this when all bytes pass through memory: that of the scarcer of the two.
+    /// The least time for this if all bytes pass through memory: that of the operations or of the bytes, whichever is
+    /// longer.
     pub fn limit(&self, limits: &Limits) -> Duration {
         slower(self, self.bytes, limits)
     }
 }
 
 impl Graph {
-    /// What a table calls an operator: its name, and what tells it from others that cost something else, as in
+    /// What a table calls an operator: its name, and what tells it from operators of another cost, as in
     /// `linear GeluErf 384→1536` and `attention ±64`.
     pub fn kind(&self, node: &Node) -> String {
         let mut kind = node.op.name().to_owned();
@@ -61,7 +62,7 @@ impl Graph {
         kind + &self.widths(node) + &self.dtype_suffix(node)
     }
 
-    /// The cost of all nodes for a batch, by kind; the kind of the highest limit first.
+    /// The cost of all nodes for a batch, by kind; the kind with the highest limit comes first.
     pub fn cost_by_kind(&self, extents: &Extents, limits: &Limits) -> Vec<KindCost> {
         let mut kinds: Vec<KindCost> = Vec::new();
         for node in self.nodes() {
@@ -78,12 +79,13 @@ impl Graph {
         kinds
     }
 
-    /// The time that no machine of these limits goes below for a batch, were all activations to stay in caches.
+    /// The least time for a batch on a machine with these limits, if all activations stay in caches.
     pub fn floor(&self, extents: &Extents, limits: &Limits) -> Duration {
         slower(&self.total_cost(extents), self.weight_bytes_read(extents), limits)
     }
 
-    /// Bytes of the weights that a batch reads, each once however often it is used; of tables the rows taken.
+    /// Bytes of the weights that a batch reads, each counted once however often it is used; of tables, only the rows
+    /// taken.
     pub fn weight_bytes_read(&self, extents: &Extents) -> u64 {
         let mut read: BTreeMap<Vec<&str>, u64> = BTreeMap::new();
         for node in self.nodes() {
@@ -99,7 +101,7 @@ impl Graph {
     }
 }
 
-/// The operations of `cost` at the peak of their dtypes, or `bytes` from memory.
+/// The time of the operations of `cost` at the peak of their dtypes, or of `bytes` from memory, whichever is longer.
 fn slower(cost: &Cost, bytes: u64, limits: &Limits) -> Duration {
     let f32_flops = cost.flops - cost.bf16_flops - cost.int8_ops;
     let computed = f32_flops as f64 / limits.flops

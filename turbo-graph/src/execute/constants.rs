@@ -27,7 +27,7 @@ impl<'a, D: EncoderKernels> Constants<'a, '_, D> {
         (input < self.node.inputs.len()).then(|| self.plain(input)).transpose()
     }
 
-    /// A vector that stands at `input`, if anywhere.
+    /// The vector at `input`, if there is one.
     pub(super) fn given(&self, input: Option<usize>) -> Result<Option<FloatsOn<'a, D>>, GraphError> {
         input.map(|input| self.plain(input)).transpose()
     }
@@ -37,7 +37,7 @@ impl<'a, D: EncoderKernels> Constants<'a, '_, D> {
         self.weights.packed(self.node.inputs[input])
     }
 
-    /// The matrices of experts, or the one of all of them.
+    /// The matrices of the experts, or one matrix of all experts.
     pub(super) fn experts(&self, input: usize) -> &'a [D::Weight] {
         self.weights.packed_parts(self.node.inputs[input])
     }
@@ -51,7 +51,7 @@ impl<'a, D: EncoderKernels> Constants<'a, '_, D> {
         Ok(NormWeights { gain: self.plain(first)?, offset: self.optional(first + 1)?, epsilon })
     }
 
-    /// The biases by distance, of the table at `input` where they have one; or of scores with positions, which are
+    /// The biases by distance: from the table at `input`, if they have one, or from scores with positions, which are
     /// computed.
     pub(super) fn relative_bias(
         &self,

@@ -1,7 +1,7 @@
 //! Batches that were launched and whose results can be read, the oldest first.
 //!
-//! A device that computes by itself can be given the next batch before the last one was read: what a batch gives is
-//! copied to the host behind it, before the next one overwrites it on the device.
+//! A device that computes asynchronously can be given the next batch before the last one is read: the outputs of a
+//! batch are copied to the host right behind it, before the next batch overwrites them on the device.
 
 use std::ops::Range;
 
@@ -10,27 +10,27 @@ use turbo_kernels::{Device, Float, FloatsOn};
 use super::{OutputSet, memory::Memory};
 use crate::{GraphError, Program, Staging, ValueId, dim::Extents};
 
-/// Batches at a time: one runs, and one waits behind it, so that the device finds work when it is done.
+/// The most batches in flight: one runs, and one waits behind it, so that the device finds work when it is done.
 const MOST: usize = 2;
-/// An output of more bytes gets its host memory when it is first copied, and more when it has grown: pinned memory is
-/// lost to all other processes.
+/// The most bytes of an output for which host memory is reserved. A larger output gets its host memory when it is first
+/// copied, and more when it has grown: pinned memory is lost to all other processes.
 const MOST_RESERVED: usize = 16 << 20;
 
 pub(super) struct Flights<D: Device> {
-    /// All there may be, in turn.
+    /// As many as there may be, used in turn.
     flights: Vec<Flight<D>>,
     oldest: usize,
     count: usize,
 }
 
-/// A batch, and what reading its outputs needs to know of it.
+/// A batch, with what is needed to read its outputs.
 pub(super) struct Flight<D: Device> {
-    /// What was computed.
+    /// The outputs that were computed.
     pub(super) outputs: OutputSet,
     pub(super) extents: Extents,
     cu_seqlens: Vec<u32>,
     cu_selected: Vec<u32>,
-    /// Of each output, where its copy lands; `None` where the device's memory is the host's.
+    /// For each output, where its copy lands; `None` if the device computes in host memory.
     arrivals: Vec<Option<Arrival<D>>>,
 }
 
@@ -59,22 +59,22 @@ impl<D: Device> Flights<D> {
         Ok(Flights { flights, oldest: 0, count: 0 })
     }
 
-    /// Batches that there may be at a time.
+    /// The most batches in flight.
     pub(super) fn depth(&self) -> usize {
         self.flights.len()
     }
 
-    /// Whether what is computed is copied to the host: then the device has memory of its own.
+    /// Whether outputs are copied to the host, that is, whether the device has memory of its own.
     pub(super) fn have_landings(&self) -> bool {
         self.flights.iter().any(|flight| flight.arrivals.iter().any(Option::is_some))
     }
 
-    /// Batches that there are.
+    /// The batches in flight.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// Makes room for `batch_size` sequences, and for outputs of so many bytes.
+    /// Makes room for `batch_size` sequences, and for outputs of `output_bytes` each.
     pub(super) fn reserve(
         &mut self,
         device: &D,
@@ -101,7 +101,7 @@ impl<D: Device> Flights<D> {
     /// Adds the batch that was launched last.
     ///
     /// # Panics
-    /// When there are as many as there may be.
+    /// If [`Flights::depth`] batches are in flight already.
     pub(super) fn push(&mut self, batch: &Staging, outputs: OutputSet) {
         assert!(self.count < self.depth(), "who launches a batch has made room for it");
         let newest = (self.oldest + self.count) % self.depth();
@@ -120,12 +120,12 @@ impl<D: Device> Flights<D> {
         Some(&mut self.flights[newest])
     }
 
-    /// The batch that was launched last cannot be read.
+    /// Drops the batch that was launched last.
     pub(super) fn forget_newest(&mut self) {
         self.count = self.count.saturating_sub(1);
     }
 
-    /// Has read enough of the oldest.
+    /// Drops the oldest batch.
     pub(super) fn forget_oldest(&mut self) {
         if self.count > 0 {
             self.oldest = (self.oldest + 1) % self.depth();
@@ -160,12 +160,12 @@ impl<D: Device> Flight<D> {
         self.rows(&self.cu_seqlens, sequence)
     }
 
-    /// The rows of its selected tokens.
+    /// The rows of the selected tokens of sequence `sequence`.
     pub(super) fn selected(&self, sequence: usize) -> Result<Range<usize>, GraphError> {
         self.rows(&self.cu_selected, sequence)
     }
 
-    /// The rows of sequence `sequence` among those that `prefix_sums` shares out.
+    /// The rows of sequence `sequence`, as `prefix_sums` divides them.
     fn rows(&self, prefix_sums: &[u32], sequence: usize) -> Result<Range<usize>, GraphError> {
         match prefix_sums.get(sequence..).and_then(<[u32]>::first_chunk) {
             Some(&[first, end]) => Ok(first as usize..end as usize),
@@ -173,12 +173,13 @@ impl<D: Device> Flight<D> {
         }
     }
 
-    /// Begins to copy all outputs that were computed and are not on their way yet. No other batch has been launched since.
+    /// Begins to copy all outputs that were computed and are not being copied yet. No other batch may have been
+    /// launched since.
     pub(super) fn fetch_all(&mut self, source: &Source<'_, D>) -> Result<(), GraphError> {
         (0..self.arrivals.len()).try_for_each(|output| self.fetch(source, output))
     }
 
-    /// Begins to copy output number `output`, where it was computed.
+    /// Begins to copy output number `output`, if it was computed.
     fn fetch(&mut self, source: &Source<'_, D>, output: usize) -> Result<(), GraphError> {
         let Some(arrival) = self.arrivals[output].as_mut().filter(|arrival| !arrival.is_fetched) else {
             return Ok(());
@@ -192,7 +193,7 @@ impl<D: Device> Flight<D> {
         Ok(())
     }
 
-    /// Whether all that was computed can be read without waiting.
+    /// Whether all computed outputs can be read without waiting.
     pub(super) fn is_done(&mut self, source: &Source<'_, D>) -> Result<bool, GraphError> {
         self.fetch_all(source)?;
         for Arrival { landing, is_fetched } in self.arrivals.iter_mut().flatten() {
@@ -203,7 +204,7 @@ impl<D: Device> Flight<D> {
         Ok(true)
     }
 
-    /// Appends so many values of output number `output`, from value `first` on; waits until they are there.
+    /// Appends these values of output number `output`; waits until they are there.
     pub(super) fn read(
         &mut self,
         source: &Source<'_, D>,
@@ -227,8 +228,8 @@ impl<D: Device> Flight<D> {
     }
 }
 
-/// Appends so many values that lie where they were computed. From memory that is not the host's they are copied, by a
-/// device that has no landings for its copies either.
+/// Appends `count` values from where they were computed. If that is not host memory, they are downloaded: such a device
+/// has memory of its own, but no landings.
 fn read_in_place<D: Device>(
     device: &D,
     queue: &mut D::Queue,

@@ -43,7 +43,7 @@ impl HeadPlaces {
     }
 }
 
-/// The copy that a split or merge of heads is.
+/// The copy that splits or merges heads.
 pub(super) struct HeadCopy {
     pub(super) shape: HeadShape,
     pub(super) from: HeadStrides,
@@ -51,7 +51,7 @@ pub(super) struct HeadCopy {
 }
 
 impl HeadCopy {
-    /// What `node` copies, when it does nothing else.
+    /// The copy that `node` makes, if it is nothing but a copy.
     pub(super) fn of(program: &Program, extents: &Extents, node: &Node) -> Option<Self> {
         let places = |value, heads| HeadPlaces::of(program, extents, value, heads);
         let (from, to) = match node.op {

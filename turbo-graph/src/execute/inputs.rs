@@ -82,8 +82,8 @@ impl<D: Device> Inputs<D> {
         Ok(())
     }
 
-    /// Copies the ids and lengths of `batch`. In the packed layout `extents` may have more rows and sequences than it:
-    /// then these rows are of no sequence, and these sequences empty.
+    /// Copies the ids and lengths of `batch`. In the packed layout `extents` may have more rows and sequences than the
+    /// batch: the extra rows belong to no sequence, and the extra sequences are empty.
     pub(crate) fn upload(
         &mut self,
         device: &D,
@@ -123,7 +123,7 @@ impl<D: Device> Inputs<D> {
         Ok(device.upload(queue, lengths, device.view_mut(&mut self.lengths, 0, lengths.len())?)?)
     }
 
-    /// How many of so many selected rows are read: none, where the program selects nothing.
+    /// How many of `rows` selected rows the program reads: none if it selects nothing.
     pub(crate) fn read_of_selected(&self, rows: usize) -> usize {
         if self.selected.is_some() { rows } else { 0 }
     }
@@ -146,7 +146,7 @@ impl<D: Device> Inputs<D> {
         Ok(device.view(&self.lengths, 0, self.batch_size)?)
     }
 
-    /// How the rows of the batch are shared out.
+    /// How the rows of the batch are divided among sequences.
     pub(crate) fn layout(&self, device: &D) -> Result<Layout<D::View<'_, u32>>, GraphError> {
         Ok(match self.layout {
             LayoutKind::Packed => {

@@ -38,7 +38,7 @@ pub(crate) struct Launch<'a, D: EncoderKernels> {
 }
 
 impl<'a, D: EncoderKernels> Launch<'a, D> {
-    /// Runs one node; nothing, when its result has no rows because the batch selects none.
+    /// Runs one node, unless its result has no rows because the batch selects none.
     pub(crate) fn node(&mut self, node: &Node) -> Result<(), GraphError> {
         let out = self.span(node.output);
         if out.bytes == 0 {
@@ -226,7 +226,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         Ok(self.device.experts(self.queue, x, logits, layer, out)?)
     }
 
-    /// The rows that a product multiplies, and its residual; the rows again, when there is none.
+    /// The rows that a product multiplies, and its residual; if it has none, the rows again.
     fn rows_and_residual(&self, node: &Node, places: AddendPlaces) -> [Span; 2] {
         [0, places.residual.unwrap_or(0)].map(|input| self.span(node.inputs[input]))
     }
@@ -243,7 +243,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         Ok(self.device.gemm(self.queue, x, weight, epilogue, out)?)
     }
 
-    /// `read`: the inputs that are `x` and the residual; the norm's weights come after all that are named.
+    /// `read`: the positions of `x` and the residual; the norm's weights follow the last of the named inputs.
     fn residual_norm(
         &mut self,
         node: &Node,
@@ -305,7 +305,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         Ok(self.device.attention(self.queue, shape, layout, q, k, v, bias, out)?)
     }
 
-    /// Of the positions that two tokens of the batch may be apart; the others stay as they are.
+    /// Scores only the positions that two tokens of the batch may be apart; the values of the others stay as they are.
     fn position_scores(
         &mut self,
         node: &Node,
@@ -317,7 +317,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         let HeadColumns { first, num_heads, head_dim } = heads;
         let (columns, count) = (self.columns(node.inputs[0]), positions.count());
         let met = positions.within(self.extents.padded_len);
-        // a GPU multiplies faster what begins at multiples of 16 bytes
+        // a GPU multiplies faster if operands begin at multiples of 16 bytes
         let met = met.start / 8 * 8..met.end.next_multiple_of(8).min(count);
         let rows = self.program.value(node.output).shape.elements(&self.extents) / (num_heads * count);
         let shape = MatMulShape {
@@ -364,7 +364,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         Ok(self.device.scale_mask_softmax(self.queue, shape, x, scale, bias, seq_lens, mask, out)?)
     }
 
-    /// What is computed of a bias whose inputs begin at `first`; what a node reads anyway, where nothing is.
+    /// The computed inputs of a bias, which begin at `first`; if it has none, spans that the node reads anyway.
     fn spans_of_bias(&self, node: &Node, first: usize, bias: Option<DistanceBias>) -> [Span; 2] {
         let inputs = match bias {
             Some(DistanceBias::Disentangled(_)) => [first, first + 1],
@@ -396,12 +396,12 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         self.program.value(value).shape.last_fixed().unwrap_or(0)
     }
 
-    /// The bytes of the first computed values that a node reads.
+    /// The spans of the first `N` inputs of a node, all computed.
     fn spans<const N: usize>(&self, node: &Node) -> [Span; N] {
         std::array::from_fn(|input| self.span(node.inputs[input]))
     }
 
-    /// The bytes of a computed value for this batch.
+    /// The span of a computed value for this batch.
     fn span(&self, value: ValueId) -> Span {
         let bytes =
             self.program.value(value).shape.elements(&self.extents).saturating_mul(size_of::<D::Float>());

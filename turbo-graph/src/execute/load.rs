@@ -1,4 +1,4 @@
-//! Loading the constants of a program: read, packed and uploaded by several threads, a constant after the other.
+//! Loads the constants of a program: several threads read, pack and upload them, each one constant after the other.
 
 use std::{
     borrow::Cow,
@@ -21,9 +21,9 @@ use crate::{
 
 /// A constant on the device.
 pub(super) struct Loaded<D: Gemm> {
-    /// As it is, with the number of its values.
+    /// Unpacked, with the number of its values.
     pub(super) plain: Option<(D::Block, usize)>,
-    /// As the matrix of products, in the parts that its operator wants, with the number of its bytes.
+    /// Packed as the matrix of products, in the parts that its operator needs, with the number of its bytes.
     pub(super) packed: Option<(Vec<D::Weight>, usize)>,
 }
 
@@ -53,11 +53,11 @@ impl<'a, D: Gemm> Loader<'a, D> {
         Loader { device, queue: Mutex::new(queue), program, source, store, pending: Mutex::new(pending) }
     }
 
-    /// Every constant of the program, in no order. Packing is bound by memory, but also by conversions and page faults, so
-    /// that as many threads as the process may use are worth it.
+    /// Every constant of the program, in order of id. Packing is bound by memory, but also by conversions and page
+    /// faults, so as many threads as the process may use are worthwhile.
     ///
     /// # Errors
-    /// That of the first constant that could not be loaded.
+    /// The error of the first constant that could not be loaded.
     pub(super) fn load_all(&self) -> Result<Vec<(ValueId, Loaded<D>)>, GraphError> {
         let is_constant = |value: &Value| matches!(value.storage, Storage::Weight(_) | Storage::Computed(_));
         let constants = self.program.graph().live_values().filter(|(_, value)| is_constant(value));
@@ -76,7 +76,7 @@ impl<'a, D: Gemm> Loader<'a, D> {
         };
         let threads = thread::available_parallelism().map_or(1, usize::from).min(constants.len());
         let mut loaded = thread::scope(|scope| {
-            // a thread that cannot be had leaves its work to the others
+            // a thread that cannot be spawned leaves its work to the others
             let helper = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
             let helpers: Vec<_> = (1..threads).filter_map(helper).collect();
             let mut loaded = work();
@@ -85,7 +85,7 @@ impl<'a, D: Gemm> Loader<'a, D> {
             }
             loaded
         });
-        // constants are taken up in order, so of those that fail the first is always among them
+        // threads take constants in order, so the first of those that fail is always among the results
         loaded.sort_by_key(|(value, _)| *value);
         loaded.into_iter().map(|(value, loaded)| Ok((value, loaded?))).collect()
     }
@@ -115,7 +115,7 @@ impl<'a, D: Gemm> Loader<'a, D> {
         Ok(Loaded { plain, packed: packed.map(of_packed) })
     }
 
-    /// A matrix as it was packed another time; none of it, where a part is not there.
+    /// A matrix that was packed at an earlier start; `None` if the store lacks any part.
     fn restore(&self, matrix: &Matrix) -> Option<Vec<D::Weight>> {
         let (store, packing) = (self.store_of(matrix)?, self.device.packing(matrix.dtype));
         let [out_features, in_features] = matrix.features_of_part();
@@ -139,12 +139,12 @@ impl<'a, D: Gemm> Loader<'a, D> {
         (0..matrix.parts.count()).map(pack).collect()
     }
 
-    /// Where a matrix of the checkpoint is kept.
+    /// The store, for a matrix of the checkpoint.
     fn store_of(&self, matrix: &Matrix) -> Option<&'a dyn PackedStore> {
         self.store.filter(|_| !matrix.name.is_empty())
     }
 
-    /// The values of a constant, tensors one below the other.
+    /// The values of a constant, its tensors one after the other.
     fn values(&self, constant: &Value) -> Result<Cow<'a, [f32]>, GraphError> {
         if let Storage::Computed(table) = &constant.storage {
             return Ok(Cow::Owned(table.values()?));
@@ -188,9 +188,9 @@ impl<'a, D: Gemm> Loader<'a, D> {
     }
 }
 
-/// The matrix of products.
+/// A matrix of products.
 struct Matrix {
-    /// What a store calls it; empty for what is not of a checkpoint.
+    /// Its name in a store; empty if it is not of a checkpoint.
     name: String,
     out_features: usize,
     in_features: usize,
@@ -198,14 +198,14 @@ struct Matrix {
     parts: Parts,
 }
 
-/// What is packed by itself.
+/// The parts that are packed separately.
 #[derive(Clone, Copy)]
 enum Parts {
-    /// All of it.
+    /// The whole matrix.
     Whole,
-    /// As many rows for each of so many experts.
+    /// Equally many rows for each of this many experts.
     Rows(usize),
-    /// As many columns for each of so many experts.
+    /// Equally many columns for each of this many experts.
     Columns(usize),
 }
 
@@ -219,7 +219,7 @@ impl Parts {
 }
 
 impl Matrix {
-    /// The matrix `value`, and as which input of which operator it is read.
+    /// The matrix `value`, which this operator reads as this input.
     fn of<D: Gemm>(program: &Program, value: ValueId, (op, input): &(Op, usize)) -> Self {
         let graph = program.graph();
         let ([out_features, in_features], dtype) = (graph.matrix(value), graph.matrix_dtype(value));
@@ -235,12 +235,12 @@ impl Matrix {
         Matrix { name, out_features, in_features, dtype, parts }
     }
 
-    /// Bytes of its values, where the device does not say how many it takes.
+    /// Bytes of its values, for a device that does not report how many it takes.
     fn bytes(&self) -> usize {
         self.out_features * self.in_features * self.dtype.bytes()
     }
 
-    /// Results and inputs of a part.
+    /// The output and input features of a part.
     fn features_of_part(&self) -> [usize; 2] {
         match self.parts {
             Parts::Whole => [self.out_features, self.in_features],
@@ -249,7 +249,7 @@ impl Matrix {
         }
     }
 
-    /// What a store calls a part.
+    /// The name of a part in a store.
     fn name_of(&self, part: usize) -> String {
         match self.parts {
             Parts::Whole => self.name.clone(),
@@ -258,7 +258,7 @@ impl Matrix {
         }
     }
 
-    /// The values of a part, of those of all.
+    /// The values of a part, taken from those of the whole matrix.
     fn values_of<'v>(&self, part: usize, values: &'v [f32]) -> Cow<'v, [f32]> {
         let [rows, columns] = self.features_of_part();
         match self.parts {
@@ -278,7 +278,7 @@ impl Matrix {
 /// How the operators of a program read a constant; a tied one may be read both ways.
 struct Forms {
     plain: bool,
-    /// The operator that multiplies by it, and as which input: of several any, for they want it alike.
+    /// An operator that multiplies by it, and as which input; any one of several, since all need the same form.
     factor_of: Option<(Op, usize)>,
 }
 

@@ -20,7 +20,7 @@ impl<D: Device> Memory<D> {
         Ok(Memory { blocks, output_bytes: vec![0; outputs], chunks: Vec::new() })
     }
 
-    /// Makes output `index` hold at least `bytes`; what it held is gone when it grows.
+    /// Makes output `index` hold at least `bytes`; its contents are lost when it grows.
     pub(crate) fn grow_output(&mut self, device: &D, index: usize, bytes: usize) -> Result<(), GraphError> {
         if self.output_bytes[index] < bytes {
             self.blocks[index] = device.allocate(bytes)?;

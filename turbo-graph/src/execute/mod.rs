@@ -1,7 +1,7 @@
 //! Runs a program on a device: weights uploaded once, activations in planned chunks, one launch per node.
 //!
-//! One owner, one queue, nodes in order. Per batch: find or make the binding, copy the ids, launch. Within a reserved
-//! capacity that allocates nothing and looks nothing up by name.
+//! An executor has one owner and one queue, and runs its nodes in order. For each batch it finds or makes the binding,
+//! copies the ids and launches. Within a reserved capacity this allocates nothing and looks nothing up by name.
 
 mod constants;
 mod flights;
@@ -39,8 +39,9 @@ use weights::Weights;
 pub struct ExecutorConfig {
     /// Chunk sizes and when chunks are released.
     pub planner: PlannerConfig,
-    /// Bindings kept, or as many more as [`Executor::reserve`] makes; when full, all go. A kept binding pins its chunks.
-    /// 0 plans every batch anew for its own sizes, as the paper does, and lets the planner's policy release chunks.
+    /// How many bindings are kept; [`Executor::reserve`] raises this to hold those that it makes. When it is reached,
+    /// all are dropped. A kept binding pins its chunks. With 0, every batch is planned anew for its own sizes, as in
+    /// the paper, and the planner's policy releases chunks.
     pub cached_bindings: usize,
 }
 
@@ -69,12 +70,12 @@ impl OutputSet {
     pub const ALL: OutputSet = OutputSet(u64::MAX);
     const NONE: OutputSet = OutputSet(0);
 
-    /// Outputs beyond the 63rd are in a set together.
+    /// All outputs beyond the 63rd share one bit: a set has all of them or none.
     fn of(output: usize) -> Self {
         OutputSet(1 << output.min(63))
     }
 
-    /// Whether both have an output.
+    /// Whether the sets have an output in common.
     fn meets(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
@@ -102,7 +103,7 @@ pub struct Executor<D: EncoderKernels> {
     unkept: BoundProgram,
     config: ExecutorConfig,
     outputs: Vec<ValueId>,
-    /// For every node the outputs that need it, as [`OutputSet`]s have them.
+    /// For every node, the outputs that need it.
     needed: Vec<OutputSet>,
     flights: Flights<D>,
 }
@@ -111,8 +112,8 @@ impl<D: EncoderKernels> Executor<D> {
     /// Loads the weights of `program` onto `device`.
     ///
     /// # Errors
-    /// A weight that the source cannot give, or that has the wrong length; no device memory; a planner configuration
-    /// that makes no sense.
+    /// A weight that the source cannot give, or that has the wrong length; no device memory; an invalid planner
+    /// configuration.
     pub fn new(
         device: D,
         program: Program,
@@ -122,7 +123,8 @@ impl<D: EncoderKernels> Executor<D> {
         Self::load(device, program, weights, None, config)
     }
 
-    /// As [`Executor::new`]; a matrix that `store` has packed is not read and packed again, and others are given to it.
+    /// As [`Executor::new`], but takes packed matrices from `store` where it has them, and gives it those that it
+    /// lacks.
     ///
     /// # Errors
     /// As [`Executor::new`].
@@ -167,12 +169,12 @@ impl<D: EncoderKernels> Executor<D> {
         &self.device
     }
 
-    /// What runs.
+    /// The program that this runs.
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Bytes that kernels keep to themselves: scratch that grows to what the largest operation so far took.
+    /// Bytes of the kernels' scratch, which grows to what the largest operation so far needed.
     pub fn scratch_bytes(&self) -> usize {
         self.device.scratch_bytes(&self.queue)
     }
@@ -187,17 +189,17 @@ impl<D: EncoderKernels> Executor<D> {
         self.planner.chunks().map(|chunk| chunk.bytes).sum()
     }
 
-    /// Bytes of the outputs' memory, which no plan shares: as much as the largest batch so far needed, or the one
-    /// reserved for.
+    /// Bytes of the outputs' memory, which is not planned: enough for the largest batch so far, or for the reserved
+    /// capacity.
     pub fn output_bytes(&self) -> usize {
         self.memory.output_bytes()
     }
 
-    /// The footprint that a batch of `capacity` would have, planned from nothing, and what operators keep to themselves on a
+    /// The footprint of a batch of `capacity`, planned without any chunks to reuse, plus the scratch of operators on a
     /// device with memory of its own. Changes nothing.
     ///
     /// # Errors
-    /// What the planner refuses.
+    /// Errors of the planner.
     pub fn planned_bytes(&self, capacity: Capacity) -> Result<usize, GraphError> {
         let mut planner = Planner::new(self.config.planner)?;
         let mut bound = BoundProgram::default();
@@ -207,33 +209,36 @@ impl<D: EncoderKernels> Executor<D> {
         if !self.flights.have_landings() {
             return Ok(footprint);
         }
-        // as many are selected as there are, whatever is planned for
+        // scratch follows the rows that are selected, not the rows that are planned for
         let selected_rows = self.inputs.read_of_selected(capacity.selected_rows);
         let extents = Extents { selected_rows, ..planned_for.extents() };
         Ok(footprint.saturating_add(scratch_bytes(&self.program, &extents)))
     }
 
-    /// Bytes that the outputs of a batch of `capacity` would take beside that; `usize::MAX` where there is no such number.
+    /// Bytes that the outputs of a batch of `capacity` take in addition; saturates at `usize::MAX`.
     pub fn output_bytes_of(&self, capacity: Capacity) -> usize {
         let of_each = self.outputs.iter().map(|&output| self.bytes_of_output(output, capacity));
         of_each.fold(0, usize::saturating_add)
     }
 
-    /// Prepares for every batch within `capacity`: binds all buckets, sizes inputs and outputs, and launches every kernel
-    /// on the longest sequence, or as many rows as there may be, so that it grows its scratch; of alike launches, such as
-    /// those of repeated layers, one, for eight thousand tokens take a while. Afterwards such batches allocate nothing,
-    /// unless [`ExecutorConfig::cached_bindings`] is 0, but for what a GPU takes of the host: recordings of buckets, and
-    /// places for outputs of more than 16 MiB. There are some hundreds of buckets, and some thousands where the
-    /// program selects tokens; one that selects none needs no room for them. Leaves nothing to [`Executor::read`].
+    /// Prepares for every batch within `capacity`: binds all buckets, sizes inputs and outputs, and launches every
+    /// kernel on the longest sequence, or on as many rows as there may be, so that its scratch grows. Of launches that
+    /// are alike, such as those of repeated layers, only one is made: eight thousand tokens take a while.
+    ///
+    /// Afterwards such batches allocate nothing, unless [`ExecutorConfig::cached_bindings`] is 0. The exceptions are
+    /// two kinds of host memory that a GPU needs: recordings of buckets, and landings for outputs of more than 16 MiB.
+    ///
+    /// There are some hundreds of buckets, and some thousands if the program selects tokens; a program that selects
+    /// none needs no room for them. Leaves nothing to [`Executor::read`].
     ///
     /// # Errors
-    /// No device memory; what the planner refuses; a longest sequence that has no row in a table of positions, where the
+    /// No device memory; errors of the planner; a longest sequence that has no row in a table of positions, where the
     /// device can tell.
     pub fn reserve(&mut self, capacity: Capacity) -> Result<(), GraphError> {
         let selected_rows = self.inputs.read_of_selected(capacity.selected_rows);
         let capacity = Capacity { selected_rows, ..capacity.usable() };
         let batch_size = capacity.batch_size;
-        // what is recorded runs with the sizes of its bucket
+        // recorded launches run with the sizes of their bucket
         let room = match self.device.records() {
             true => capacity.rounded(self.program.layout()),
             false => capacity,
@@ -246,7 +251,7 @@ impl<D: EncoderKernels> Executor<D> {
         self.flights.reserve(&self.device, batch_size, &output_bytes)?;
         if self.config.cached_bindings > 0 {
             let buckets = capacity.buckets(self.program.layout());
-            // else the last ones would push out the first
+            // otherwise the last ones would push out the first
             let all = self.bindings.len() + buckets.len();
             self.config.cached_bindings = self.config.cached_bindings.max(all);
             buckets.into_iter().try_for_each(|bucket| self.binding(bucket))?;
@@ -266,18 +271,18 @@ impl<D: EncoderKernels> Executor<D> {
         Ok(())
     }
 
-    /// Computes all outputs for `batch`; read them with [`Executor::read`] before the next run. What was computed before
-    /// can no longer be read.
+    /// Computes all outputs for `batch`; read them with [`Executor::read`] before the next run. Earlier outputs can no
+    /// longer be read.
     ///
     /// # Errors
-    /// [`GraphError::EmptyBatch`]; an id outside its table, where the device can tell: else the row of its token is NaN;
-    /// no device memory. The executor stays usable, and there is nothing to read until a run succeeds.
+    /// [`GraphError::EmptyBatch`]; an id outside its table, if the device can tell (otherwise the row of its token is
+    /// NaN); no device memory. The executor stays usable, and there is nothing to read until a run succeeds.
     pub fn run(&mut self, batch: &Staging) -> Result<(), GraphError> {
         self.run_while(batch, || true)
     }
 
-    /// As [`Executor::run`], and shows each node right before it is launched, so that a caller with a clock learns
-    /// what each takes on a device that computes as it launches.
+    /// As [`Executor::run`], but calls `observe` with each node right before it is launched. On a device that computes
+    /// as it launches, the caller can time each node this way.
     ///
     /// # Errors
     /// As [`Executor::run`].
@@ -292,9 +297,9 @@ impl<D: EncoderKernels> Executor<D> {
         })
     }
 
-    /// As [`Executor::run`], and calls `keep_going` between two layers, before the first and after the last, so that
-    /// the caller can stop during a long batch. Of a small batch, whose launches a device records and enqueues all at
-    /// once, it is called once, before all of them.
+    /// As [`Executor::run`], but calls `keep_going` before the first layer, between layers and after the last, so that
+    /// the caller can stop a long batch. For a small batch, whose launches a device records and enqueues all at once,
+    /// it is called once, before all of them.
     ///
     /// # Errors
     /// As [`Executor::run`]; [`GraphError::Stopped`] as soon as `keep_going` returns `false`.
@@ -302,7 +307,7 @@ impl<D: EncoderKernels> Executor<D> {
         self.run_for(batch, OutputSet::ALL, keep_going)
     }
 
-    /// As [`Executor::run_while`], and computes only what `outputs` need; the others cannot be read then.
+    /// As [`Executor::run_while`], but computes only what `outputs` need; other outputs cannot be read.
     ///
     /// # Errors
     /// As [`Executor::run_while`].
@@ -329,30 +334,30 @@ impl<D: EncoderKernels> Executor<D> {
         })
     }
 
-    /// Batches that may be in flight, run but not yet read: 2 on a device that computes by itself, else 1.
+    /// The most batches in flight, run but not yet read: 2 on a device that computes asynchronously, else 1.
     pub fn depth(&self) -> usize {
         self.flights.depth()
     }
 
-    /// As [`Executor::run_for`], behind batches that were run before, which can still be read, the oldest first: the device
-    /// finds the next one when it is done. Returns as soon as it is launched, and its outputs are on their way to the
+    /// As [`Executor::run_for`], but behind the batches in flight, which can still be read, the oldest first: the
+    /// device finds more work when it is done. Returns as soon as the batch is launched; its outputs are copied to the
     /// host behind it.
     ///
     /// # Errors
-    /// As [`Executor::run`]; [`GraphError::Full`] where [`Executor::depth`] batches wait to be read. The batches before are
-    /// as they were.
+    /// As [`Executor::run`]; [`GraphError::Full`] if [`Executor::depth`] batches wait to be read. The earlier batches
+    /// are unaffected.
     pub fn run_behind(&mut self, batch: &Staging, outputs: OutputSet) -> Result<(), GraphError> {
         let depth = self.flights.depth();
         if self.flights.count() == depth {
             return Err(GraphError::Full { depth });
         }
-        // what it overwrites
+        // the new batch overwrites these outputs
         self.fetch_newest()?;
         self.launch_behind(batch, outputs)?;
         self.fetch_newest().inspect_err(|_| self.flights.forget_newest())
     }
 
-    /// Whether the oldest batch can be read without waiting; of none that is so. Does not wait.
+    /// Whether the oldest batch can be read without waiting; `true` if there is none. Does not wait.
     ///
     /// # Errors
     /// A device failure.
@@ -362,24 +367,24 @@ impl<D: EncoderKernels> Executor<D> {
         flights.oldest().map_or(Ok(true), |flight| flight.is_done(&source))
     }
 
-    /// Makes the batch behind the oldest one the one that is read.
+    /// Drops the oldest batch; the one behind it is read next.
     pub fn forget_oldest(&mut self) {
         self.flights.forget_oldest();
     }
 
-    /// Has the outputs of the batch that was launched last copied to the host.
+    /// Begins to copy the outputs of the batch that was launched last to the host.
     fn fetch_newest(&mut self) -> Result<(), GraphError> {
         let Self { device, memory, program, outputs, flights, .. } = self;
         let source = Source { device, memory, program, outputs };
         flights.newest().map_or(Ok(()), |flight| flight.fetch_all(&source))
     }
 
-    /// Launches all nodes that `outputs` need, or what was recorded of them.
+    /// Launches all nodes that `outputs` need, or their recording.
     fn launch_behind(&mut self, batch: &Staging, outputs: OutputSet) -> Result<(), GraphError> {
         self.launch_as(batch, self.recorded_as(batch), outputs, &mut |_, _| Ok(true))
     }
 
-    /// Launches the nodes that `outputs` need and that are wanted, by position, in order, as one region of the device.
+    /// Launches the nodes that `outputs` need and `wanted` accepts, in order, as one region of the device.
     fn launch(
         &mut self,
         batch: &Staging,
@@ -390,8 +395,8 @@ impl<D: EncoderKernels> Executor<D> {
         self.launch_as(batch, None, outputs, &mut wanted)
     }
 
-    /// The sizes that a small batch runs with where the device records launches, and the bucket that they are recorded
-    /// for.
+    /// The sizes that a small batch runs with and the bucket that its launches are recorded for, if the device records
+    /// them.
     fn recorded_as(&self, batch: &Staging) -> Option<(Extents, Capacity)> {
         let extents = batch.extents();
         if extents.batch_size == 0 || self.config.cached_bindings == 0 {
@@ -401,7 +406,7 @@ impl<D: EncoderKernels> Executor<D> {
         Some((Recordings::fixed(&self.device, layout, bucket, extents)?, bucket))
     }
 
-    /// Launches nodes with the sizes of `batch`, or with those that a recording has of its bucket.
+    /// Launches nodes with the sizes of `batch`, or with those that its bucket is recorded with.
     fn launch_as(
         &mut self,
         batch: &Staging,
@@ -449,8 +454,8 @@ impl<D: EncoderKernels> Executor<D> {
         Ok(())
     }
 
-    /// Waits until all runs are done: on a device that computes by itself, [`Executor::run`] returns before. Reading
-    /// waits for what is read, too.
+    /// Waits until all runs are done: on a device that computes asynchronously, [`Executor::run`] returns earlier.
+    /// Reading waits, too, for what is read.
     ///
     /// # Errors
     /// A device failure.
@@ -458,13 +463,13 @@ impl<D: EncoderKernels> Executor<D> {
         Ok(self.device.finish(&mut self.queue)?)
     }
 
-    /// Appends what output `output` holds for sequence `sequence` of the batch that was run, of several of the oldest:
-    /// `[seq_len, columns]` when there is a row per token, `[columns]` when there is one per sequence, a row per selected
-    /// token of that sequence when there is one for each of these; of another output the block of that sequence, padding
-    /// included.
+    /// Appends the values of `output` for sequence `sequence` of the oldest batch that is not yet dropped:
+    /// `[seq_len, columns]` if the output has a row per token, `[columns]` if it has a row per sequence, a row per
+    /// selected token of the sequence if it has a row for each of these. For any other output, appends the block of the
+    /// sequence, padding included.
     ///
     /// # Errors
-    /// [`GraphError::NoSuchSequence`]; [`GraphError::NotComputed`] for an output that the run was not for; a device
+    /// [`GraphError::NoSuchSequence`]; [`GraphError::NotComputed`] for an output that the run did not compute; a device
     /// failure.
     ///
     /// # Panics
@@ -492,7 +497,7 @@ impl<D: EncoderKernels> Executor<D> {
         flight.read(&source, queue, output.0, rows.start * columns..rows.end * columns, to)
     }
 
-    /// The sizes that a batch is planned for.
+    /// The sizes that a batch of these extents is planned for.
     fn planned_for(&self, extents: &Extents) -> Capacity {
         let selected_rows = self.inputs.read_of_selected(extents.selected_rows);
         let extents = Extents { selected_rows, ..*extents };
@@ -525,12 +530,12 @@ impl<D: EncoderKernels> Executor<D> {
         Ok(())
     }
 
-    /// Plans `bucket` and gives the plan its chunks.
+    /// Plans `bucket` and allocates the chunks of the plan.
     fn plan(&mut self, bucket: Capacity, bound: &mut BoundProgram) -> Result<(), GraphError> {
         bound.bind_into(&self.program, bucket, &mut self.planner, &mut self.records)?;
         let applied = self.memory.apply(&self.device, bound.plan());
         if applied.is_err() {
-            // The planner counts on chunks that could not be had: start over with none.
+            // The planner counts on chunks that could not be allocated: start over with none.
             self.bindings.clear();
             self.planner = Planner::new(self.config.planner)?;
             self.memory.release_chunks();
@@ -556,7 +561,7 @@ impl<D: EncoderKernels> Executor<D> {
         Ok(())
     }
 
-    /// The most bytes that `output` has of a batch within `capacity`.
+    /// The most bytes that `output` takes for a batch within `capacity`.
     fn bytes_of_output(&self, output: ValueId, capacity: Capacity) -> usize {
         let (shape, extents) = (&self.program.value(output).shape, capacity.extents());
         // padded rows are bounded by `total_tokens`, not by the product of the other two bounds
@@ -579,7 +584,7 @@ impl<D: EncoderKernels> Executor<D> {
     }
 }
 
-/// For every node the outputs that need its result.
+/// For every node, the outputs that need its result.
 fn needed(program: &Program, outputs: &[ValueId]) -> Vec<OutputSet> {
     let mut nodes = vec![OutputSet(0); program.nodes().len()];
     for (output, &value) in outputs.iter().enumerate() {

@@ -1,10 +1,10 @@
 //! Launches of small batches, recorded once and enqueued all at once from then on.
 //!
-//! A small batch on a GPU takes its device less time than enqueuing its kernels one by one takes the host. So what is
-//! launched for a bucket of sizes is recorded when it comes a second time, and replayed after that. Recorded are
-//! addresses and sizes: a batch runs with the sizes of its bucket, whose rows are an eighth more at most (or rounded up
-//! to 16); the sequences that it lacks are empty, and the rows that it lacks belong to none. The lengths themselves are
-//! read from memory.
+//! A GPU computes a small batch in less time than the host takes to enqueue its kernels one by one. So the launches for
+//! a bucket of sizes are recorded when the bucket occurs a second time, and replayed after that. A recording fixes
+//! addresses and sizes: a batch runs with the sizes of its bucket, which has at most an eighth more rows (or is rounded
+//! up to a multiple of 16). The sequences that the batch lacks are empty, and the rows that it lacks belong to no
+//! sequence. The lengths themselves are read from memory.
 
 use std::collections::HashMap;
 
@@ -15,17 +15,17 @@ use crate::{GraphError, bind::Capacity, dim::Extents, program::LayoutKind};
 
 /// Batches of more rows keep a device busy for longer than their launches take.
 const MOST_ROWS: usize = 4096;
-/// Recordings kept; when there are as many, all go.
+/// The most recordings kept; when there are this many, all are dropped.
 const MOST_RECORDINGS: usize = 256;
 
-/// What was recorded, by the sizes that it was recorded for and the outputs that it computes.
+/// The recordings, by the sizes that they were made for and the outputs that they compute.
 pub(super) struct Recordings<D: Device> {
     known: HashMap<(Capacity, OutputSet), Known<D::Recording>>,
 }
 
 enum Known<R> {
-    /// Such a batch ran once. The first one is launched as ever, so that scratch has grown and code has been compiled
-    /// when the second is recorded.
+    /// Such a batch ran once. The first is launched without recording, so that scratch has grown and code has been
+    /// compiled when the second is recorded.
     Once,
     Recorded(R),
     /// The device could not record it, or replay what it had recorded.
@@ -37,8 +37,8 @@ impl<D: Device> Recordings<D> {
         Recordings { known: HashMap::new() }
     }
 
-    /// The sizes that a batch runs with, if it is one that is recorded: `bucket` is what it is planned for. One of its
-    /// sequences may have all its rows.
+    /// The sizes that a batch runs with if it is recorded; `bucket` is what it is planned for. One sequence may have
+    /// all the rows, so that is the longest length.
     pub(super) fn fixed(device: &D, layout: LayoutKind, bucket: Capacity, batch: Extents) -> Option<Extents> {
         let is_small = bucket.total_tokens <= MOST_ROWS && batch.selected_rows == 0;
         (device.records() && layout == LayoutKind::Packed && is_small).then_some(Extents {
@@ -49,8 +49,8 @@ impl<D: Device> Recordings<D> {
         })
     }
 
-    /// Has a batch that was planned for `bucket` computed by `work`, or by what was recorded of it. What cannot be
-    /// recorded or replayed is launched as ever, from then on at once: a recording saves time and nothing else.
+    /// Computes a batch that was planned for `bucket`, by `work` or by its recording. If it cannot be recorded or
+    /// replayed, `work` launches it, and all later ones like it: a recording saves time and nothing else.
     pub(super) fn run(
         &mut self,
         device: &D,
@@ -70,11 +70,11 @@ impl<D: Device> Recordings<D> {
         }
         match self.replay(device, queue, key, &mut work) {
             Ok(true) => Ok(()),
-            // memory moved while it was recorded: the next batch like this will find it at rest
+            // memory moved during the recording; for the next batch of this kind it will have settled
             Ok(false) => work(queue),
             Err(lost) if lost.is_lost_device() => Err(lost),
             Err(_) => {
-                // an error of the work itself comes again, and then it may be recorded another time
+                // an error of the work itself recurs here, and then recording may be tried again
                 work(queue)?;
                 self.keep(key, Known::Never);
                 Ok(())
@@ -82,7 +82,7 @@ impl<D: Device> Recordings<D> {
         }
     }
 
-    /// Has what was recorded for `key` done, or records it now; says whether it is done.
+    /// Replays the recording for `key`, or makes and replays it; returns whether the work is done.
     fn replay(
         &mut self,
         device: &D,
@@ -95,7 +95,7 @@ impl<D: Device> Recordings<D> {
         {
             return Ok(true);
         }
-        // a device that records nothing has computed
+        // a device that does not record has done the work by now
         let Some(recording) = device.record(queue, work)? else { return Ok(true) };
         let is_done = device.replay(queue, &recording)?;
         if is_done {

@@ -1,4 +1,4 @@
-//! Constants on the device, in the form that their operators want: plain, or packed for products.
+//! Constants on the device, in the form that their operators need: plain, or packed for products.
 
 use turbo_kernels::{FloatsOn, Gemm};
 
@@ -56,7 +56,7 @@ impl<D: Gemm> Weights<D> {
         &packed.expect("the program multiplies by this weight").0
     }
 
-    /// What all of them take.
+    /// The bytes that all of them take.
     pub(crate) fn bytes(&self) -> WeightBytes {
         let constants = self.loaded.iter().flatten();
         constants.fold(WeightBytes::default(), |bytes, Loaded { plain, packed }| WeightBytes {

@@ -1,25 +1,25 @@
 //! Lifetimes of activations, and the folding of repeated layers: one layer is planned, and all use its offsets.
 //!
-//! The paper plans one layer and reuses the addresses (PPoPP'21, §6.2.2). Here that is derived, not assumed. Nodes
-//! carry their layer; layers fold when they are alike node by node, and where kinds of layers take turns, a period is
-//! one turn of all. The values then share *slots*:
+//! The paper plans one layer and reuses its addresses (PPoPP'21, §6.2.2). Here the repetition is found, not assumed.
+//! Nodes carry their layer, and layers fold if they are alike node by node; where several kinds of layers alternate, a
+//! period is one round of them all. The values then share *slots*:
 //!
 //! ```text
 //!  prefix │ period 0 │ period 1 │ … │ period n−1 │ suffix      the timeline as it runs
 //!  prefix │          period                      │ suffix      the timeline that is planned
 //! ```
 //!
-//! * A value that lives inside one period has the slot of its twin in period 0.
-//! * What a period hands to the next (the *carry*) takes one slot for all, when a period has read its own input for
-//!   the last time before it computes its output; else two slots that alternate.
-//! * What lives across the periods keeps its slot from end to end.
+//! * A value that lives inside one period takes the slot of its twin in period 0.
+//! * The value that a period hands to the next (the *carry*) takes one slot in all periods if each period reads its own
+//!   input for the last time before it computes its output; otherwise it takes two slots that alternate.
+//! * A value that lives across the periods keeps its slot from end to end.
 //!
-//! The carry's slot is taken all through the period, although the value may be dead in its middle. So a period need
-//! not begin where a layer does: every shift is tried, and the one of least peak is kept. For a post-norm encoder whose
-//! feed-forward is left in pieces that is the point between attention and feed-forward; fused, it is the layer itself.
-//! Folding costs no byte then.
+//! The carry's slot is taken for the whole period, although the value may be dead in the middle. So a period need not
+//! begin where a layer does: every shift is tried, and the one with the least peak is kept. For a post-norm encoder
+//! whose feed-forward is not fused, that is the point between attention and feed-forward; if it is fused, it is the
+//! start of the layer. Folding then costs no bytes.
 //!
-//! Graphs without alike layers are planned value by value; nothing but planning time is lost.
+//! A graph without alike layers is planned value by value; only planning time is lost.
 
 mod periods;
 mod share;
@@ -34,7 +34,7 @@ use crate::{
 };
 use periods::{Finder, Periods};
 
-/// When an activation lives, in positions of nodes; both ends inclusive.
+/// The lifetime of an activation, in positions of nodes; both ends inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Life {
     pub(crate) value: ValueId,
@@ -48,7 +48,7 @@ impl Life {
     }
 }
 
-/// The activations of `graph` in order of computation, each with its life.
+/// The activations of `graph` in order of computation, each with its lifetime.
 pub(crate) fn activations(graph: &Graph) -> Vec<Life> {
     let mut last_use: Vec<Option<usize>> = vec![None; graph.values.len()];
     for (position, node) in graph.nodes.iter().enumerate() {
@@ -101,7 +101,7 @@ impl Slots {
         foldings.min_by_key(Slots::nominal_peak).unwrap_or_else(|| Slots::unfolded(graph))
     }
 
-    /// Peak bytes of one sequence of common length, to compare foldings by.
+    /// Peak bytes of one sequence of a common length, by which foldings are compared.
     fn nominal_peak(&self) -> usize {
         let mut records = Vec::new();
         self.usage_records_into(&Extents::of(&[128]), &mut records);
@@ -118,7 +118,7 @@ impl Slots {
         slots
     }
 
-    /// Of a graph whose activations are f32 and have no slots yet.
+    /// No slots yet, for a graph whose activations are f32.
     fn none(graph: &Graph, folded_periods: usize) -> Self {
         let of_value = vec![None; graph.values.len()];
         Slots { slots: Vec::new(), of_value, folded_periods, element_bytes: size_of::<f32>() }
@@ -156,13 +156,13 @@ impl Slots {
     }
 }
 
-/// What is printed once of layers that are alike.
+/// Alike periods of layers, which are printed once.
 pub(crate) struct Repeated {
     /// The nodes of the first period.
     pub(crate) first: Range<usize>,
     /// How many periods there are.
     pub(crate) count: usize,
-    /// Layers of each: more than one where kinds of layers take turns.
+    /// Layers in each period: more than one where kinds of layers alternate.
     pub(crate) layers: usize,
 }
 
@@ -180,7 +180,7 @@ impl Repeated {
         self.first.start..self.first.start + self.first.len() * self.count
     }
 
-    /// The position in the first period of the node that stands at `node` in any.
+    /// The position in the first period that corresponds to `node`; `None` if `node` is in no period.
     pub(crate) fn twin(&self, node: usize) -> Option<usize> {
         let all = self.all();
         all.contains(&node).then(|| all.start + (node - all.start) % self.first.len())

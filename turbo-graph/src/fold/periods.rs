@@ -7,19 +7,19 @@ use crate::{
     graph::{Graph, Storage, ValueId},
 };
 
-/// Layers before the first period that may be unlike all others.
+/// How many layers before the first period may be unlike all others.
 const MAX_ODD_LAYERS: usize = 4;
-/// Kinds of layers that may take turns.
+/// The most layers that a period may have, where kinds of layers alternate.
 const MAX_TURN: usize = 8;
 
-/// Periods that are alike: `count` times `len` nodes from `start` on. A period is a layer, or one turn of several kinds
-/// of layers, or as much of the end of one and the beginning of the next.
+/// Periods that are alike: `count` times `len` nodes from `start` on. A period is a layer or one round of several kinds
+/// of layers; if it is shifted, it is the end of one and the beginning of the next.
 #[derive(Clone, Copy)]
 pub(super) struct Periods {
     pub(super) start: usize,
     pub(super) len: usize,
     pub(super) count: usize,
-    /// Node of a period whose result the next period reads, when there is one.
+    /// The node, counted from the start of its period, whose result the next period reads, if there is one.
     pub(super) carry: Option<usize>,
     /// The value that the first period reads where the second reads the carry.
     pub(super) carried_in: Option<ValueId>,
@@ -36,7 +36,7 @@ impl Periods {
 enum Source<'a> {
     /// Node of the same period.
     Inside(usize),
-    /// Node of the period before; for the first period, something before the periods.
+    /// The carry of the period before; the first period reads `carried_in` instead.
     Carried,
     /// Something before the periods, the same for all.
     Before(ValueId),
@@ -58,7 +58,7 @@ impl<'a> Finder<'a> {
         Finder { graph, producer }
     }
 
-    /// The periods of whole layers that cover most nodes; of those the shortest, and of those the first.
+    /// The periods of whole layers that cover the most nodes; among equals, the shortest, and among those the first.
     pub(super) fn find(&self) -> Option<Periods> {
         let layers = self.layers();
         let mut best: Option<Periods> = None;
@@ -89,7 +89,7 @@ impl<'a> Finder<'a> {
         layers
     }
 
-    /// As many alike periods as there are from `start` on, when there are several.
+    /// All alike periods from `start` on, if there are several.
     pub(super) fn count(&self, start: usize, len: usize) -> Option<Periods> {
         let mut periods = Periods { start, len, count: 1, carry: None, carried_in: None };
         periods.carry = self.find_carry(&periods);
@@ -100,7 +100,7 @@ impl<'a> Finder<'a> {
         (periods.count > 1).then_some(periods)
     }
 
-    /// The node of the first period that the second reads; at most one may be.
+    /// The node of the first period whose result the second reads; `None` if there are several.
     fn find_carry(&self, periods: &Periods) -> Option<usize> {
         let (start, len) = (periods.start, periods.len);
         let second = self.graph.nodes.get(start + len..start + 2 * len)?;
@@ -140,7 +140,7 @@ impl<'a> Finder<'a> {
                 && node.inputs.len() == twin.inputs.len()
                 && node.inputs.iter().zip(&twin.inputs).all(|(&a, &b)| {
                     let (here, there) = (self.source(periods, period, a), self.source(periods, 0, b));
-                    // in the first period the carried value comes from before them all
+                    // the first period reads the carried value from before the periods
                     let handed_on = here == Some(Source::Carried) && Some(b) == periods.carried_in;
                     here.is_some() && (here == there || handed_on)
                 })

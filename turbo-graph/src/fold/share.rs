@@ -4,7 +4,7 @@ use super::{Life, Slots, activations, periods::Periods};
 use crate::graph::{Graph, ValueId};
 
 impl Periods {
-    /// The slots, or nothing when a value is used in a way that folding does not cover.
+    /// The slots; `None` if a value is used in a way that folding does not cover.
     pub(super) fn fold(&self, graph: &Graph) -> Option<Slots> {
         let mut slots = Slots::none(graph, self.count);
         let lives = activations(graph);
@@ -49,7 +49,7 @@ impl Periods {
         self.carry.is_some_and(|carry| (node - self.start) % self.len == carry)
     }
 
-    /// The position of `node` on the folded timeline; inside the periods it counts as the end of the first.
+    /// The position of `node` on the folded timeline; a node inside the periods counts as the end of the first period.
     fn folded(&self, node: usize, period_end: usize) -> usize {
         match node {
             _ if node < self.start => node,
@@ -85,14 +85,15 @@ impl Periods {
                 if life.last >= at + self.len {
                     return None; // read after the period that it was handed to
                 }
-                // a period may read `carried_in` once more instead: what it was handed ends unread, before the period begins
+                // a period may read `carried_in` once more instead: then the value it was handed ends unread, before
+                // the period begins
                 let read_in_period = life.last.max(at) - at;
                 last_read_in_period = last_read_in_period.max(self.start + read_in_period);
             } else {
                 end = end.max(self.folded(life.last, period_end));
             }
         }
-        // Read for the last time before the next is computed: one place serves them all.
+        // If each is read for the last time before the next is computed, one slot serves them all.
         let place_count = if last_read_in_period < self.start + carry { 1 } else { 2 };
         let places: Vec<usize> = (0..place_count).map(|_| slots.push(shape, begin, end)).collect();
         for (period, &value) in chain.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Scores, softmax and context become one operator that keeps the scores to itself, so that padding can go.
+//! Scores, softmax and context become one operator that keeps the scores to itself, which makes the packed layout
+//! possible.
 
 use turbo_kernels::{Queries, matmul::Rhs};
 

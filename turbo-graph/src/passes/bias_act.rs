@@ -1,5 +1,5 @@
-//! A product, its bias and its activation become one operator, if they are of one layer: bias and activation ride in the
-//! product's epilogue.
+//! A product, its bias and its activation become one operator if all are in one layer: the product's epilogue adds the
+//! bias and applies the activation.
 
 use super::Fusion;
 use crate::{
@@ -28,7 +28,8 @@ pub(super) fn pattern(graph: &Graph, matmul: usize) -> Option<Fusion> {
     Some(Fusion { op: Op::Linear { activation }, inputs, last, others: nodes })
 }
 
-/// The only reader of `value`, if it is of the product's layer: in another one the product would change its dtype.
+/// The only reader of `value`, if it is in the product's layer: fused into another layer, the product would change its
+/// dtype.
 fn reader(graph: &Graph, product: usize, value: ValueId) -> Option<(usize, Op)> {
     let reader = graph.only_reader(value)?;
     let node = &graph.nodes[reader];

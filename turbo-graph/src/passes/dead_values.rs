@@ -1,4 +1,4 @@
-//! Values without a reader are not computed.
+//! Nodes whose result nothing reads are removed.
 
 use crate::graph::{Graph, Storage};
 

@@ -1,5 +1,5 @@
-//! `layer_norm((a[i] + b[j]) + c[k])` becomes one operator that reads each row once; and so does a sum of two, or one
-//! lookup alone.
+//! `layer_norm((a[i] + b[j]) + c[k])` becomes one operator that reads each row once. So does a sum of two lookups, or a
+//! single lookup.
 
 use super::Fusion;
 use crate::{
@@ -18,13 +18,13 @@ pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
     Some(Fusion { op, inputs, last, others: [adds, lookups].concat() })
 }
 
-/// Nodes that add lookups, from the left, and the lookups in that order.
+/// The nodes that add lookups, and the lookups, from left to right.
 struct Sum {
     adds: Vec<usize>,
     lookups: Vec<usize>,
 }
 
-/// The lookups that `value` is the sum of, no more than one operator takes.
+/// The lookups that `value` is the sum of, if one operator can take that many.
 fn sum(graph: &Graph, mut value: ValueId) -> Option<Sum> {
     let (mut adds, mut lookups) = (Vec::new(), Vec::new());
     while let Some(add) = inner(graph, value, Op::Add) {
@@ -37,7 +37,7 @@ fn sum(graph: &Graph, mut value: ValueId) -> Option<Sum> {
     (lookups.len() <= MAX_LOOKUPS).then_some(Sum { adds, lookups })
 }
 
-/// The node that computes `value` for one reader alone, when it is an `op`.
+/// The node that computes `value`, if it is an `op` and its result is read once.
 fn inner(graph: &Graph, value: ValueId, op: Op) -> Option<usize> {
     graph.private_producer(value).filter(|&node| graph.nodes[node].op == op)
 }

@@ -1,7 +1,7 @@
-//! Products of all experts and the weights of a row between them become one operator, so that a device may compute those
-//! experts alone that a row has.
+//! The products of all experts and the weighting between them become one operator, so that a device may compute only
+//! the experts that a row uses.
 //!
-//! The matrices are read by nothing else, for a device may pack each expert by itself.
+//! Nothing else may read the matrices, since a device may pack each expert separately.
 
 use super::Fusion;
 use crate::{
@@ -19,14 +19,14 @@ pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
     let product = graph.private_producer(wide)?;
     let (Op::MatMul, &[x, up]) = of(product) else { return None };
     let others = vec![product, activate, weigh];
-    // a layer's products have a dtype of their own
+    // products of different layers may differ in dtype
     let alone = others.iter().all(|&node| graph.nodes[node].layer == graph.nodes[last].layer)
         && [up, down].into_iter().all(|matrix| readings(graph, matrix) == 1);
     let inputs = vec![x, logits, up, down];
     alone.then_some(Fusion { op: Op::Experts { routing, activation }, inputs, last, others })
 }
 
-/// How often a constant is read.
+/// How many inputs read a constant.
 fn readings(graph: &Graph, constant: ValueId) -> usize {
     graph.nodes.iter().flat_map(|node| &node.inputs).filter(|input| **input == constant).count()
 }

@@ -1,7 +1,7 @@
-//! The two products of a feed-forward, what stands between them and what is added behind them become one operator, so
-//! that the wide rows between them stay in cache, a block after the other.
+//! The two products of a feed-forward, what stands between them and what is added after them become one operator: it
+//! works block by block, so that the wide rows between the products stay in cache.
 //!
-//! In repeated layers alone: two products of a head behind them are not wider between than at their ends.
+//! Only in repeated layers: in a head behind them, rows between two products are no wider than at their ends.
 
 use turbo_kernels::Hidden;
 
@@ -28,7 +28,7 @@ pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
     Some(Fusion { op: Op::FeedForward(parts), inputs, last, others: nodes })
 }
 
-/// The first product, and what is made of it.
+/// The first product and the activation or gate behind it.
 struct Up {
     hidden: Hidden,
     x: ValueId,
@@ -38,7 +38,7 @@ struct Up {
 }
 
 impl Up {
-    /// What gives `wide` to one reader alone.
+    /// The nodes that compute `wide`, if it is read once.
     fn of(graph: &Graph, wide: ValueId) -> Option<Self> {
         let activated = graph.private_producer(wide)?;
         let (hidden, product, nodes) = match graph.nodes[activated].op {

@@ -10,7 +10,8 @@ pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
     (0..graph.nodes.len()).any(|product| read_columns(graph, product) || write_columns(graph, product))
 }
 
-/// Lets an operand of `product` be read from the tensor that it would be split from; both, when they are the same.
+/// Makes `product` read an operand from the tensor that its heads would be split from; both operands, if they are the
+/// same.
 fn read_columns(graph: &mut Graph, product: usize) -> bool {
     let Op::BatchedMatMul { mut a, mut b, rhs, out } = graph.nodes[product].op else { return false };
     let operands = graph.nodes[product].inputs.clone();
@@ -37,7 +38,7 @@ fn split_of(graph: &Graph, operand: ValueId) -> Option<(usize, HeadColumns)> {
     }
 }
 
-/// Lets the result of `product` be written into the columns that it would be merged to.
+/// Makes `product` write its result into the columns that its heads would be merged into.
 fn write_columns(graph: &mut Graph, product: usize) -> bool {
     let node = &graph.nodes[product];
     let Op::BatchedMatMul { rhs, a, b, out: Heads::Apart } = node.op else { return false };

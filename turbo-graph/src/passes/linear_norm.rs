@@ -1,5 +1,5 @@
-//! A product and the layer norm of it, with the bias and the residual that are added between, become one operator: the
-//! rows are normalised while they are in cache.
+//! A product, the bias and residual that are added to it, and the layer norm of the sum become one operator: the rows
+//! are normalised while they are in cache.
 
 use super::Fusion;
 use crate::{
@@ -35,7 +35,7 @@ struct Sum {
 }
 
 impl Sum {
-    /// The product that gives `value` to one reader alone.
+    /// The product that computes `value`, if it is read once.
     fn of(graph: &Graph, value: ValueId) -> Option<Self> {
         let producer = graph.private_producer(value)?;
         let node = &graph.nodes[producer];
@@ -46,7 +46,7 @@ impl Sum {
         Some(Sum { producer, factors, bias, residual })
     }
 
-    /// Adds these, unless there is one of the kind already.
+    /// Adds a bias and a residual; `None` if the sum already has one of the same kind.
     fn and(self, bias: Option<ValueId>, residual: Option<ValueId>) -> Option<Self> {
         let both = |a: Option<ValueId>, b: Option<ValueId>| a.is_some() && b.is_some();
         if both(self.bias, bias) || both(self.residual, residual) {
@@ -55,8 +55,8 @@ impl Sum {
         Some(Sum { bias: self.bias.or(bias), residual: self.residual.or(residual), ..self })
     }
 
-    /// The one operator, when product and norm are of one layer: what follows the last layer must not make it unlike the
-    /// others.
+    /// The fused operator, if product and norm are in one layer: a norm after the last layer must not make that layer
+    /// differ from the others.
     fn normed(&self, graph: &Graph, last: usize, epsilon: f32, weights: &[ValueId]) -> Option<Fusion> {
         if graph.nodes[self.producer].layer != graph.nodes[last].layer {
             return None;

@@ -1,5 +1,5 @@
-//! The maximum over a sequence and a product before it become one operator, so that vocabulary logits of every token
-//! are never stored (SPLADE). An activation that never falls may wait until there is one row per sequence.
+//! A product and the maximum over each sequence become one operator, so that the vocabulary logits of every token are
+//! never stored (SPLADE). An activation that never falls is applied after the maximum, to one row per sequence.
 
 use turbo_kernels::{Activation, Pooling};
 
@@ -31,15 +31,15 @@ pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
     })
 }
 
-/// What computes the rows that node `pool` takes the maximum of, for it alone and in its layer: a product of a layer that
-/// became one outside of it would change its dtype.
+/// The node that computes the rows of which `pool` takes the maximum, if only `pool` reads them and both are in one
+/// layer: fused into another layer, a product would change its dtype.
 fn pooled(graph: &Graph, pool: usize) -> Option<usize> {
     let node = graph.nodes.get(pool).filter(|node| node.op == Op::Pool(Pooling::Max))?;
     let producer = graph.private_producer(node.inputs[0])?;
     (graph.nodes[producer].layer == node.layer).then_some(producer)
 }
 
-/// Lets the result of `node` be what it computes, activated.
+/// Applies `activation` to the result of `node`.
 fn activate_after(graph: &mut Graph, node: usize, activation: Activation) {
     let (output, layer): (ValueId, _) = (graph.nodes[node].output, graph.nodes[node].layer);
     let plain = graph.add_value(graph.value(output).shape.clone(), Storage::Activation);

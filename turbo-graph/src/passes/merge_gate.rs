@@ -6,7 +6,7 @@ use crate::{
     op::Op,
 };
 
-/// The product that is activated, the other one, and the nodes between them and the result.
+/// The product that is activated, the other product, and the two nodes that combine them.
 struct Gated {
     projections: [Projection; 2],
     activate: usize,

@@ -1,5 +1,6 @@
-//! Products of one input by several matrices become one product, where every reader can find its columns in the wider
-//! result: heads that are split, turned or normed. Queries, keys and values of every model, however they go on.
+//! Products of one input with several matrices become one product if every reader can find its columns in the wider
+//! result, that is, if the readers split, rotate, normalise or score heads. These are the queries, keys and values of
+//! every model, whatever reads them.
 
 use super::projection::{Projection, is_read_by_columns, read_within, side_by_side};
 use crate::graph::Graph;

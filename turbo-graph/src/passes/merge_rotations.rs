@@ -1,4 +1,4 @@
-//! Queries and keys that lie side by side are turned in one go.
+//! Queries and keys that lie side by side are rotated by one node.
 
 use super::projection::{is_read_by_columns, read_within};
 use crate::{
@@ -24,7 +24,7 @@ pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
     shape.0.pop();
     shape.0.push(crate::dim::Dim::Fixed(both.width()));
     let output = graph.add_value(shape, crate::graph::Storage::Activation);
-    // the earlier of the two places: both read the same values
+    // the earlier of the two positions: both read the same values
     graph.nodes[left.min(right)] = Node { op: Op::Rotary(both), inputs, output, layer };
     super::remove(graph, &[left.max(right)]);
     read_within(graph, first, output, 0);
@@ -32,7 +32,8 @@ pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
     true
 }
 
-/// Whether the heads of `right` begin where those of `left` end, of one tensor, turned alike.
+/// Whether both nodes rotate heads of one tensor by one table, and the heads of `right` begin where those of `left`
+/// end.
 fn are_neighbours(graph: &Graph, left: (usize, HeadColumns), right: (usize, HeadColumns)) -> bool {
     let (a, b) = (&graph.nodes[left.0], &graph.nodes[right.0]);
     a.inputs == b.inputs

@@ -1,7 +1,7 @@
-//! What fusion does to a textbook graph, as a list to be read.
+//! What fusion does to a textbook graph: a list of passes, to be read.
 //!
-//! A pass finds its pattern, replaces it, and leaves the graph obeying every rule of the verifier, which runs after
-//! each. A pass never changes what is computed, only in how many steps; the tests run every prefix of the list.
+//! A pass replaces every match of its pattern. The verifier runs after each pass, and the graph must still obey all its
+//! rules. A pass never changes what is computed, only in how many steps; the tests run every prefix of the list.
 
 mod attention;
 mod bias_act;
@@ -41,9 +41,9 @@ pub struct Pass {
 
 #[derive(Clone, Copy)]
 enum Rule {
-    /// Says which nodes become one, when a pattern ends (or begins) at this node.
+    /// Returns the nodes to fuse when a pattern ends (or begins) at this node.
     Fuse(fn(&Graph, usize) -> Option<Fusion>),
-    /// Rewrites the first place where the pattern stands, or says that there is none.
+    /// Rewrites the first match of the pattern; returns whether there was one.
     Rewrite(fn(&mut Graph) -> bool),
 }
 
@@ -51,17 +51,17 @@ enum Rule {
 struct Fusion {
     /// What the new node computes.
     op: Op,
-    /// Of what.
+    /// Its inputs.
     inputs: Vec<ValueId>,
-    /// The node whose place, layer and result it takes: the last of the pattern, so that all inputs are computed
-    /// before it.
+    /// The node whose position, layer and result the new node takes: the last of the pattern, so that all inputs are
+    /// computed before it.
     last: usize,
-    /// The nodes that vanish.
+    /// The nodes that are removed.
     others: Vec<usize>,
 }
 
 impl Pass {
-    /// Rewrites every place where the pattern stands; returns how many there were.
+    /// Rewrites every match of the pattern; returns how many there were.
     pub(crate) fn run(&self, graph: &mut Graph) -> usize {
         let mut rewrites = 0;
         while self.rewrite_one(graph) {
@@ -83,7 +83,7 @@ impl Pass {
     }
 }
 
-/// Every pass, in the order in which they feed each other.
+/// Every pass, in order: later ones match what earlier ones make.
 pub const ALL: &[Pass] = &[
     Pass { name: "fuse embeddings", rule: Rule::Fuse(embeddings::pattern) },
     Pass { name: "merge projections", rule: Rule::Rewrite(merge_projections::rewrite_one) },
@@ -104,12 +104,12 @@ pub const ALL: &[Pass] = &[
     Pass { name: "dead values", rule: Rule::Rewrite(dead_values::rewrite_one) },
 ];
 
-/// What the paper leaves apart: products and what stands between them.
+/// The passes that fuse what the paper leaves apart: products and what stands between them.
 const BEYOND_THE_PAPER: [&str; 4] =
     ["fuse experts", "fuse attention", "fuse product, norm", "fuse feed forward"];
 
-/// The passes of the paper (PPoPP'21, §4.1): all but those that fuse experts, attention (so that scores are a tensor), or
-/// a product with a norm or with another product. Padded layout only.
+/// The passes of the paper (PPoPP'21, §4.1): all but those that fuse experts, fuse attention (in the paper scores are a
+/// tensor), or fuse a product with a norm or with another product. Padded layout only.
 pub fn paper() -> Vec<Pass> {
     ALL.iter().filter(|pass| !BEYOND_THE_PAPER.contains(&pass.name)).copied().collect()
 }

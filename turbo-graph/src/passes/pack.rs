@@ -1,7 +1,7 @@
-//! Padding away: `[batch_size, padded_len, ..]` becomes `[total_tokens, ..]`.
+//! Removes the padding: `[batch_size, padded_len, ..]` becomes `[total_tokens, ..]`.
 //!
-//! Not a rewriting of nodes but of shapes, so it stands apart from the list: it is what choosing the packed layout
-//! means, and it is legal once no operator needs one block of rows per sequence.
+//! This rewrites shapes, not nodes, so it is not in the list of passes: it is how the packed layout is chosen. It is
+//! legal once no operator needs one padded block of rows per sequence.
 
 use crate::{
     GraphError,

@@ -1,10 +1,10 @@
-//! Rows that are picked for one output part from those that another output reads whole, behind the last attention.
+//! Separates the rows that are picked for one output from the rows that another output reads whole.
 //!
-//! An embedding has a vector per sequence and the hidden state of every token. Which of them a batch needs is known
-//! when it runs ([`Executor::run_for`](crate::Executor::run_for)), and a request for the vector of one token need not
-//! wait for those of all. So what stands between the last attention and the pick is drawn twice: as it was, for the
-//! output that has all rows, and once more for the pick alone, which then
-//! [picks its rows early](super::pick_early). Weights are shared, and what a batch does not want is not launched.
+//! An embedding model gives a vector per sequence and the hidden state of every token. Which of them a batch needs is
+//! known only when it runs ([`Executor::run_for`](crate::Executor::run_for)), and a request for the vector of one token
+//! need not wait for those of all. So the nodes from the last attention to the pick are duplicated: the originals serve
+//! the output that has all rows, the copies serve the pick alone, which then [picks its rows early](super::pick_early).
+//! Weights are shared, and nodes that the batch's outputs do not need are not launched.
 
 use super::pick_early::is_row_by_row;
 use crate::{
@@ -40,12 +40,12 @@ pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
     true
 }
 
-/// What stands for `value` on the new way.
+/// The copy of `value`, or `value` itself if it has none.
 fn twin(twins: &[(ValueId, ValueId)], value: ValueId) -> ValueId {
     twins.iter().find(|(original, _)| *original == value).map_or(value, |(_, copy)| *copy)
 }
 
-/// The nodes on the way from the last attention to `value`, both ends included, in order, if all but the first compute
+/// The nodes on the path from the last attention to `value`, both ends included, in order, if all but the first compute
 /// row by row.
 fn behind_last_attention(graph: &Graph, value: ValueId) -> Option<Vec<usize>> {
     let end = graph.producer(value)?;

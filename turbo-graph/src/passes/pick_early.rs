@@ -1,8 +1,8 @@
-//! Rows are picked before what is computed row by row: behind the last attention, a classifier needs its first token
-//! alone, and vocabulary logits the selected tokens alone.
+//! Picks rows before the nodes that compute row by row: behind the last attention, a classifier needs only its first
+//! token, and vocabulary logits only the selected tokens.
 //!
-//! `pick(f(x, residual))` becomes `f(pick(x), pick(residual))`, as long as nothing else reads the rows. In an attention
-//! whose first or last rows are picked, these tokens alone have queries: `pick(attention(q, k, v))` becomes
+//! `pick(f(x, residual))` becomes `f(pick(x), pick(residual))`, as long as nothing else reads the rows. If the first or
+//! last rows of an attention are picked, only these tokens have queries: `pick(attention(q, k, v))` becomes
 //! `attention of the first(pick(q), k, v)`. Keys and values are still computed for all tokens.
 
 use turbo_kernels::{Pooling, Queries};
@@ -19,7 +19,7 @@ pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
     pick_inputs(graph) || pick_queries(graph) || split_queries::rewrite_one(graph)
 }
 
-/// Lets one of all tokens of each sequence ask in an attention, where the others' contexts are not read.
+/// Reduces an attention to one query per sequence, if the contexts of the other tokens are not read.
 fn pick_queries(graph: &mut Graph) -> bool {
     let found = (0..graph.nodes.len()).find_map(|pick| {
         let queries = match graph.nodes[pick].op {
@@ -37,7 +37,7 @@ fn pick_queries(graph: &mut Graph) -> bool {
     if let Op::Attention { queries, .. } = &mut node.op {
         *queries = asking;
     }
-    // what queries score with positions has their rows
+    // the scores of queries with positions have a row per query
     let has_scores = matches!(node.op, Op::Attention { bias: Some(DistanceBias::Disentangled(_)), .. });
     super::remove(graph, &[pick]);
     for input in [0].into_iter().chain(has_scores.then_some(3)) {
@@ -48,7 +48,8 @@ fn pick_queries(graph: &mut Graph) -> bool {
     true
 }
 
-/// [`pick_before`]; scores with positions are made of the picked rows, whoever else needs those of all.
+/// As [`pick_before`], but scores with positions are computed again from the picked rows, even if something else needs
+/// those of all rows.
 fn pick_or_score(graph: &mut Graph, at: &mut usize, op: Op, all: ValueId, like: ValueId) -> ValueId {
     let producer = graph.producer(all).map(|node| graph.nodes[node].clone());
     let Some(scores) = producer.filter(|node| matches!(node.op, Op::PositionScores { .. })) else {
@@ -63,7 +64,7 @@ fn pick_or_score(graph: &mut Graph, at: &mut usize, op: Op, all: ValueId, like: 
     output
 }
 
-/// Picks rows before what is computed row by row.
+/// Moves a pick before the node that computes its rows, if that node computes row by row.
 fn pick_inputs(graph: &mut Graph) -> bool {
     let found = (0..graph.nodes.len()).find_map(|pick| {
         let picks = is_pick(&graph.nodes[pick].op);
@@ -84,8 +85,9 @@ fn pick_inputs(graph: &mut Graph) -> bool {
     true
 }
 
-/// The picked rows of `input`, computed before node `at`, which moves where they were not yet; `like` is a value of such
-/// rows. One pick serves all readers, else two of them would keep each other from moving on.
+/// The picked rows of `input`. If they are not yet computed before node `at`, they are inserted there, and `at` moves;
+/// `like` is a value with as many rows. One pick serves all readers: two of them would keep each other from moving
+/// further.
 fn pick_before(graph: &mut Graph, at: &mut usize, op: Op, input: ValueId, like: ValueId) -> ValueId {
     let known = graph.nodes.iter().position(|node| node.op == op && node.inputs == [input]);
     let output = match known {
@@ -107,7 +109,7 @@ fn is_pick(op: &Op) -> bool {
     matches!(op, Op::Pool(Pooling::Cls | Pooling::LastToken) | Op::Select)
 }
 
-/// Whether a row of the result depends on the same row of the computed inputs alone.
+/// Whether a row of the result depends only on the same row of the computed inputs.
 pub(super) fn is_row_by_row(op: &Op) -> bool {
     match op {
         Op::MatMul
@@ -128,7 +130,7 @@ pub(super) fn is_row_by_row(op: &Op) -> bool {
         | Op::Experts { .. }
         | Op::ResidualLayerNorm { .. }
         | Op::BiasResidualLayerNorm { .. } => true,
-        // lookups read ids of all tokens; heads are of rows that know their sequence
+        // lookups read the ids of all tokens; operators on heads need rows that know their sequence
         Op::Embed
         | Op::EmbedSumLayerNorm { .. }
         | Op::HeadRmsNorm { .. }

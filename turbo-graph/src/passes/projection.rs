@@ -1,4 +1,4 @@
-//! What the passes share that put products of one input side by side: finding such products, and making them one.
+//! Finds products of one input and puts them side by side: shared by several passes.
 
 use crate::{
     graph::{Graph, NamedWeight, Node, Storage, ValueId},
@@ -40,7 +40,7 @@ impl Projection {
         Projection::of_product(graph, matmul).filter(|projection| projection.value == value)
     }
 
-    /// Whether both read one input, in one layer, and both or none have a bias.
+    /// Whether both read the same input, are in the same layer, and both or neither have a bias.
     pub(super) fn is_beside(&self, other: &Projection, graph: &Graph) -> bool {
         let (a, b) = (&graph.nodes[self.matmul], &graph.nodes[other.matmul]);
         self.matmul != other.matmul
@@ -49,8 +49,8 @@ impl Projection {
     }
 }
 
-/// Replaces these projections, each beside the first, by one whose columns are theirs in order; returns its result. The
-/// caller has to redirect the readers.
+/// Replaces these projections, each beside the first, by one that has their columns in order; returns its result. The
+/// caller must redirect the readers.
 pub(super) fn side_by_side(graph: &mut Graph, projections: &[Projection]) -> ValueId {
     let first = projections.iter().map(|p| p.matmul).min().expect("there is a projection to replace");
     let Node { ref inputs, layer, .. } = graph.nodes[first];
@@ -70,12 +70,12 @@ pub(super) fn side_by_side(graph: &mut Graph, projections: &[Projection]) -> Val
     }
     let gone: Vec<usize> = projections.iter().flat_map(|p| [Some(p.matmul), p.add_bias]).flatten().collect();
     super::remove(graph, &gone);
-    // `first` was the first of the nodes removed, so what now stands there came after all it needs.
+    // `first` was the first node removed, so the node now at `first` comes after everything the new nodes need.
     graph.nodes.splice(first..first, nodes);
     merged
 }
 
-/// One weight that holds the given ones below each other.
+/// One weight that stacks the given ones.
 fn stack(graph: &mut Graph, parts: &[ValueId]) -> ValueId {
     let mut named: Vec<NamedWeight> = Vec::new();
     for &part in parts {
@@ -86,7 +86,7 @@ fn stack(graph: &mut Graph, parts: &[ValueId]) -> ValueId {
     graph.stack(named)
 }
 
-/// The columns that `op` reads of its first input, when it can read them from a wider tensor as well.
+/// The columns of its first input that `op` reads, if it could read them from a wider tensor as well.
 fn columns_read(op: &mut Op) -> Option<&mut HeadColumns> {
     match op {
         Op::SplitHeads(columns)
@@ -97,7 +97,7 @@ fn columns_read(op: &mut Op) -> Option<&mut HeadColumns> {
     }
 }
 
-/// Whether every reader of `value` could read its columns from a wider tensor, and there is one.
+/// Whether `value` has readers, and each could read its columns from a wider tensor.
 pub(super) fn is_read_by_columns(graph: &Graph, value: ValueId) -> bool {
     let mut readers = graph.nodes.iter().filter(|node| node.inputs.contains(&value)).peekable();
     graph.value(value).storage == Storage::Activation
@@ -105,7 +105,7 @@ pub(super) fn is_read_by_columns(graph: &Graph, value: ValueId) -> bool {
         && readers.all(|node| columns_read(&mut node.op.clone()).is_some())
 }
 
-/// Lets the readers of `value` find its columns in `wider`, from column `first` on.
+/// Redirects the readers of `value` to its columns in `wider`, which begin at column `first`.
 pub(super) fn read_within(graph: &mut Graph, value: ValueId, wider: ValueId, first: usize) {
     for node in graph.nodes.iter_mut().filter(|node| node.inputs.contains(&value)) {
         let columns = columns_read(&mut node.op).expect("every reader was asked before");

@@ -1,5 +1,6 @@
-//! A product and the residual that is added to it in its layer become one operator: the stream of a pre-norm model, whose
-//! sums are read by the next norm and by the next sum, so that norms cannot take them in.
+//! A product and the residual that is added to it become one operator, if both are in one layer. This serves the
+//! residual stream of pre-norm models: the next norm and the next sum both read each sum, so that no norm can absorb
+//! it.
 
 use super::Fusion;
 use crate::{
@@ -16,7 +17,7 @@ pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
 fn of(graph: &Graph, last: usize, product: ValueId, residual: ValueId) -> Option<Fusion> {
     let producer = graph.private_producer(product)?;
     let node = &graph.nodes[producer];
-    // a layer's products have a dtype of their own
+    // products of different layers may differ in dtype
     if node.layer != graph.nodes[last].layer {
         return None;
     }

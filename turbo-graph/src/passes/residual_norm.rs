@@ -1,4 +1,4 @@
-//! `layer_norm(x + bias + residual)` becomes one operator: three passes over memory become one. So does a sum without
+//! `layer_norm(x + bias + residual)` becomes one operator: one pass over memory instead of three. So does a sum without
 //! bias.
 
 use super::Fusion;
@@ -7,7 +7,8 @@ use crate::{graph::Graph, op::Op};
 pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
     let norm = &graph.nodes[last];
     let Op::LayerNorm { epsilon } = norm.op else { return None };
-    // a sum at the end of a layer stays there: what follows the last layer must not make it unlike the others
+    // a sum at the end of a layer stays there: a norm after the last layer must not make that layer differ from the
+    // others
     let is_sum = |add: &usize| graph.nodes[*add].op == Op::Add && graph.nodes[*add].layer == norm.layer;
     let add = graph.private_producer(norm.inputs[0]).filter(is_sum)?;
     let [a, b] = graph.nodes[add].inputs[..] else { return None };

@@ -6,7 +6,7 @@ use crate::{
     op::Op,
 };
 
-/// `softmax(mask(scale · scores + relative bias))`; the scale and the bias may be missing.
+/// `softmax(mask(scale · scores + relative bias))`; the scale and the bias are optional.
 pub(super) fn pattern(graph: &Graph, last: usize) -> Option<Fusion> {
     let softmax = &graph.nodes[last];
     if softmax.op != Op::Softmax {

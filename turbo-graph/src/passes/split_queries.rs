@@ -1,9 +1,9 @@
-//! Queries that few tokens ask with leave the product that they share with keys and values, which all tokens need.
+//! Separates the queries of a few tokens from the product that they share with keys and values, which all tokens need.
 //!
-//! The inverse of merging projections, where rows of the merged product are picked for queries alone:
-//! `pick(x · (q ‖ k ‖ v)ᵀ)` becomes `pick(x · qᵀ)` beside `x · (k ‖ v)ᵀ`. A matrix that was published as one stays one.
-//! An attention for which all tokens ask, of the same queries, keys and values, then has a product of queries of its own,
-//! with the same weights. What scores with positions finds its heads in the parts, too.
+//! This undoes the merging of projections where rows of the merged product are picked for the queries alone:
+//! `pick(x · (q ‖ k ‖ v)ᵀ)` becomes `pick(x · qᵀ)` beside `x · (k ‖ v)ᵀ`. A matrix that was published as one is not
+//! split. If another attention has queries for all tokens, of the same columns, it gets a product of queries of its
+//! own, with the same weights. Nodes that score heads with positions are redirected to the parts, too.
 
 use std::ops::Range;
 
@@ -77,15 +77,15 @@ pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
 struct Shared {
     product: usize,
     pick: usize,
-    /// The attention in which the picked rows ask.
+    /// The attention whose queries are the picked rows.
     few: usize,
-    /// One in which all rows ask, of the same columns.
+    /// An attention of the same columns in which all rows have queries.
     all: Option<usize>,
-    /// What scores with positions, of all rows or of those picked.
+    /// The nodes that score with positions, of all rows or of the picked ones.
     scorers: Vec<usize>,
-    /// Those of the queries.
+    /// The columns of the queries.
     columns: Range<usize>,
-    /// Their tensors, among those that the matrix was merged of.
+    /// The tensors of the queries, among those that were merged into the matrix.
     parts: Range<usize>,
 }
 
@@ -143,7 +143,7 @@ fn scorers_and_others(graph: &Graph, value: ValueId) -> (Vec<usize>, Vec<usize>)
     readers.partition(|&reader| matches!(graph.nodes[reader].op, Op::PositionScores { .. }))
 }
 
-/// The tensors that hold just these rows, when there are such and others.
+/// The tensors that hold exactly these rows, if there are such and there are others too.
 fn parts(tensors: &[NamedWeight], rows: &Range<usize>) -> Option<Range<usize>> {
     let begins_at = |row: usize| {
         let begins = tensors.iter().scan(0, |begin, part| {

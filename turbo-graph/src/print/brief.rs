@@ -11,7 +11,7 @@ use crate::{
 const COLUMNS: usize = 100;
 /// Between columns, and before the first.
 const GAPS: usize = 8;
-/// Of `feed_forward GeluErf ε=1e-12 384→1536→384`.
+/// The width of `feed_forward GeluErf ε=1e-12 384→1536→384`.
 const LONGEST_COMMON_OP: usize = 43;
 
 /// `graph` in aligned columns, repeated layers once; of weights only the sizes of matrices are shown.
@@ -34,7 +34,7 @@ impl fmt::Display for Brief<'_> {
             .collect();
         let width =
             |column: usize| rows.iter().flatten().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        // Where not all columns find room, the few longest operators and shapes stand out of theirs.
+        // If the columns do not all fit, the few longest operators and shapes overflow theirs.
         let (label, op) = (width(0), width(1).min(LONGEST_COMMON_OP));
         let shape = width(2).min(COLUMNS.saturating_sub(label + op + width(3) + GAPS));
         for (line, row) in lines.iter().zip(&rows) {
@@ -94,7 +94,7 @@ fn row(graph: &Graph, node: &Node) -> [String; 4] {
     [label(node.output), operator(graph, node), value.shape.to_string(), format!("of {read}{named}")]
 }
 
-/// The operator, how wide rows are before and after its products, and in what it multiplies unless that is f32.
+/// The operator, the widths of rows before and after its products, and its dtype unless that is f32.
 pub(super) fn operator(graph: &Graph, node: &Node) -> String {
     format!("{}{}{}", node.op, graph.widths(node), graph.dtype_suffix(node))
 }

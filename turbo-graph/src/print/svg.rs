@@ -80,7 +80,7 @@ impl Shown<'_> {
         format!("{} {}", label(node.output), operator(self.graph, node))
     }
 
-    /// Its shape, and the name of the result that it or its twin in another layer is.
+    /// Its shape, and the name of the output that it, or its twin in another layer, is.
     fn gives(&self, node: &Node) -> String {
         let shape = self.graph.value(node.output).shape.to_string();
         let name = self.graph.outputs().find(|(value, _)| self.stands_for(*value) == node.output);

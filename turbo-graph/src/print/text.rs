@@ -63,7 +63,7 @@ pub(super) fn label(value: ValueId) -> String {
 pub(super) enum Line<'a> {
     /// A node outside the repeated layers.
     Node(&'a Node),
-    /// The first of so many periods begins, each of so many layers.
+    /// The first of `count` periods begins, each of `layers` layers.
     Layers { count: usize, layers: usize },
     /// A node of that period.
     LayerNode(&'a Node),

@@ -102,7 +102,7 @@ enum Bias<'a> {
     None,
     /// A table of 8 buckets.
     Table(&'a str),
-    /// What queries and keys score with [`BUCKETS`].
+    /// The scores of queries and keys with [`BUCKETS`].
     Scores([ValueId; 2]),
 }
 
@@ -349,7 +349,7 @@ fn bert(g: &mut GraphBuilder) -> Result<(), GraphError> {
     outputs(g, x, Pooling::Cls)
 }
 
-/// The most of each word's logit over the sequence, `ln(1 + relu)` of it.
+/// The maximum of each word's logit over the sequence, `ln(1 + relu)` of it.
 fn splade(g: &mut GraphBuilder) -> Result<(), GraphError> {
     let x = short_bert(g)?;
     let logits = vocabulary_head(g, x)?;

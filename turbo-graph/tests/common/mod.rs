@@ -14,7 +14,7 @@ use turbo_graph::{
 };
 use turbo_kernels::{Cpu, CpuOptions};
 
-/// The greatest of some distances, NaN if one of them is: `f32::max` would forget it.
+/// The greatest of some distances; NaN if one of them is, which `f32::max` would lose.
 pub(crate) fn greatest(distances: impl Iterator<Item = f32>) -> f32 {
     distances.fold(0.0, |most, distance| if distance > most || distance.is_nan() { distance } else { most })
 }
@@ -144,7 +144,7 @@ pub(crate) fn on_cpu(program: Program) -> Executor<Cpu> {
     Executor::new(cpu(), program, &NamedNoise, ExecutorConfig::default()).expect("it loads")
 }
 
-/// The same on so many threads.
+/// The same on this many threads.
 pub(crate) fn on_threads(
     threads: usize,
     program: Program,

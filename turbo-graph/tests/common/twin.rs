@@ -20,13 +20,13 @@ pub(crate) struct Sequence<'a> {
     pub(crate) selected: &'a [u32],
 }
 
-/// What 24 bits round off at most, relative to the value.
+/// The most that 24 bits round off, relative to the value.
 const F32_ROUNDING: f64 = 1.0 / (1 << 24) as f64;
 
-/// The outputs of these names of each sequence, one after the other; and how far those of executors may be from them, and
-/// from each other where passes or devices differ: a few times what they are when the twin's operators are off by some
-/// roundings to f32. Some drawings grow large before their last norm, or cancel, and make a thousand times more of a
-/// rounding than others.
+/// The outputs of these names of each sequence, one after the other; and how far those of executors may be from them,
+/// and from each other where passes or devices differ. The bound is a few times the change that appears when the twin's
+/// operators are off by some roundings to f32. Some drawings grow large before their last norm, or cancel, and amplify
+/// a rounding a thousand times more than others.
 pub(crate) fn answers(graph: &Graph, names: &[&str], batch: &[Sequence<'_>]) -> (Vec<f32>, f32) {
     let exact = collect(names, batch, |sequence| evaluate(graph, sequence));
     let shaken =
@@ -36,7 +36,7 @@ pub(crate) fn answers(graph: &Graph, names: &[&str], batch: &[Sequence<'_>]) -> 
     (exact, allowed)
 }
 
-/// The greatest difference, relative to what is more than 1.
+/// The greatest difference, relative where a value exceeds 1.
 pub(crate) fn distance(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     greatest(a.iter().zip(b).map(|(a, b)| (a - b).abs() / a.abs().max(1.0)))
@@ -108,8 +108,8 @@ fn evaluate(graph: &Graph, sequence: &Sequence<'_>) -> BTreeMap<String, Vec<f64>
     evaluate_with(graph, sequence, |result| result)
 }
 
-/// The same where every value of every operator is off by up to `relative` of itself, up or down at random from `seed`:
-/// how far that takes the outputs says what the drawing makes of roundings.
+/// The same if every value of every operator is off by up to `relative` of itself, up or down at random from `seed`:
+/// how far that moves the outputs shows how the drawing amplifies rounding.
 fn evaluate_shaken(
     graph: &Graph,
     sequence: &Sequence<'_>,
@@ -144,7 +144,7 @@ fn evaluate_with(
     graph.outputs().map(|(value, name)| (name.to_owned(), values[&value].values.clone())).collect()
 }
 
-/// What is not computed by a node: weights, tables and ids.
+/// Values that no node computes: weights, tables and ids.
 fn constant(graph: &Graph, value: turbo_graph::ValueId, sequence: &Sequence<'_>) -> Option<Tensor> {
     let described = graph.value(value);
     let values: Vec<f64> = match &described.storage {
@@ -307,8 +307,9 @@ fn compute(node: &Node, inputs: &[&Tensor], sequence: &Sequence<'_>) -> Tensor {
     }
 }
 
-/// The bucket of a distance, as T5 has it: half of the buckets for keys behind the query; of each half one half for a
-/// distance each, and the other for equal steps of the logarithm. The hair added puts whole steps where they belong.
+/// The bucket of a distance, as in T5: half of the buckets are for keys behind the query; within each half, one half of
+/// the buckets hold a distance each, and the others equal steps of the logarithm. The tiny amount added puts whole
+/// steps where they belong.
 fn bucket(distance: isize, num_buckets: usize, max_distance: usize) -> usize {
     let (half, quarter) = (num_buckets / 2, num_buckets / 4);
     let first = if distance > 0 { half } else { 0 };
@@ -321,8 +322,8 @@ fn bucket(distance: isize, num_buckets: usize, max_distance: usize) -> usize {
     first + half.min(quarter + steps + 1) - 1
 }
 
-/// The position of a distance, as DeBERTa has it: those before the query above the middle; from half of the span on steps of
-/// the logarithm, rounded up. The hair taken off leaves whole steps where they are.
+/// The position of a distance, as in DeBERTa: keys before the query lie above the middle; from half of the span on,
+/// positions are steps of the logarithm, rounded up. The tiny amount taken off leaves whole steps where they are.
 fn position(distance: isize, PositionBuckets { span, max_distance }: PositionBuckets) -> usize {
     let (half, far) = ((span / 2) as f64, distance.unsigned_abs() as f64);
     let steps = match max_distance {
