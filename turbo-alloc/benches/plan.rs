@@ -1,8 +1,8 @@
 //! What planning costs: 150 requests of BERT-base, lengths uniform in 5..=500, as the paper's Figure
 //! 13 measures it. A run of the bench plans all 150 once, by one planner that keeps its chunks.
 //!
-//! `twelve layers` plans every tensor of the model; `one layer` is what an executor plans that reuses
-//! the offsets of a repeated layer.
+//! `twelve layers` plans every tensor of the model; `one layer` is the plan of an executor that reuses the offsets of a
+//! repeated layer.
 
 #[path = "../examples/workload/encoder.rs"]
 mod encoder;

@@ -1,9 +1,9 @@
-//! Is a plan sound? Re-derived from the records alone; nothing here is shared with the planner.
+//! Checks whether a plan is sound, from the records alone; nothing here is shared with the planner.
 //!
-//! [`check`] looks at one plan: every tensor lies inside a chunk that exists, aligned, and apart
-//! from every tensor that is alive with it. [`Ledger`] follows the chunks from plan to plan: what is
-//! kept is what was held, plus what grew, minus what was released, and no id comes twice.
-//! Time O(n²): every pair of records is compared, because that is what soundness means.
+//! [`check`] looks at one plan: every tensor lies inside a chunk that exists, aligned, and apart from every tensor that
+//! is alive with it. [`Ledger`] follows the chunks from plan to plan: the chunks that remain are those held before,
+//! plus those that grew, minus those released, and no id occurs twice. Time O(n²): every pair of records is compared,
+//! because that is what soundness means.
 
 use std::collections::BTreeMap;
 
@@ -161,7 +161,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Applies the next plan's `grow` and `release` and compares the rest with its `chunks`.
+    /// Applies the next plan's `grow` and `release` and compares the result with its `chunks`.
     ///
     /// # Errors
     /// The first [`Violation`] found; then the ledger is of no further use.

@@ -5,8 +5,8 @@ use crate::AllocError;
 /// When a chunk that plans no longer use is given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// By the first plan that does not use it, as the paper's system does: least footprint, and
-    /// lengths that alternate allocate again each time.
+    /// By the first plan that does not use it, as in the paper's system: the footprint is least, but lengths that
+    /// alternate allocate again each time.
     Paper,
     /// By the last of this many consecutive plans that did not use it (the paper's "maximum
     /// inference idle times"). Zero and one act as [`Policy::Paper`].
@@ -17,7 +17,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Idle plans after which a chunk goes.
+    /// Idle plans after which a chunk is released.
     pub(crate) fn idle_limit(self) -> u32 {
         match self {
             Policy::Paper => 1,
@@ -47,7 +47,7 @@ impl Default for PlannerConfig {
 }
 
 impl PlannerConfig {
-    /// Refuses what no plan could follow.
+    /// Refuses values that no plan could follow.
     pub(crate) fn validate(&self) -> Result<(), AllocError> {
         if !self.alignment.is_power_of_two() {
             return Err(AllocError::Alignment { alignment: self.alignment });

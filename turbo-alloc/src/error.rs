@@ -11,7 +11,7 @@ pub enum AllocError {
         /// The given value, bytes.
         alignment: usize,
     },
-    /// [`PlannerConfig::chunk_bytes`](crate::PlannerConfig::chunk_bytes) is no size of a chunk.
+    /// [`PlannerConfig::chunk_bytes`](crate::PlannerConfig::chunk_bytes) cannot be the size of a chunk.
     #[error("chunk_bytes must be 1 or more and leave room to align, got {chunk_bytes}")]
     ChunkBytes {
         /// The given value, bytes.
@@ -33,7 +33,7 @@ pub enum AllocError {
         /// As given.
         last_op: u32,
     },
-    /// With this record the bytes held could pass what can be counted.
+    /// With this record the bytes held could exceed what can be counted.
     #[error("record {record}: with its {size} bytes the total could pass {limit}")]
     TooLarge {
         /// Its position in the request.

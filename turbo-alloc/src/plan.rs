@@ -1,4 +1,4 @@
-//! What the planner answers: an offset in a chunk for every record, and what to do to the device.
+//! The planner's answer: an offset in a chunk for every record, and what to do to the device.
 //!
 //! Plain values: the caller gives back the memory of `release`, obtains that of `grow`, and runs.
 
@@ -36,8 +36,9 @@ pub struct Placement {
 
 /// The answer to one request.
 ///
-/// In order: give back `release`, obtain `grow`, then run with `placements`. `release` never names a chunk of this plan, so
-/// it is sound to obtain first; the device then holds both for a while, which no footprint that is reported here counts.
+/// In order: give back `release`, obtain `grow`, then run with `placements`. `release` never names a chunk of this
+/// plan, so it is also sound to obtain first; the device then holds both for a while, which no footprint reported here
+/// includes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryPlan {
     /// One for each record, in the order of the records.
@@ -51,8 +52,8 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// Bytes of all chunks that remain after this plan, used by it or not. A sum beyond `usize::MAX`, which no planner
-    /// makes, stays there.
+    /// Bytes of all chunks that remain after this plan, used by it or not. The sum saturates at `usize::MAX`, which no
+    /// planner exceeds.
     pub fn footprint(&self) -> usize {
         sum(&self.chunks)
     }
@@ -71,7 +72,7 @@ impl MemoryPlan {
     }
 }
 
-/// A plan may have been read from a text, which says anything.
+/// Saturates, since a plan may have been read from a text, which can say anything.
 fn sum(chunks: &[Chunk]) -> usize {
     chunks.iter().map(|chunk| chunk.bytes).fold(0, usize::saturating_add)
 }

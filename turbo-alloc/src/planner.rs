@@ -20,8 +20,8 @@ use crate::{AllocError, Chunk, ChunkId, MemoryPlan, Placement, PlannerConfig, Us
 
 /// Plans one request after the other and remembers which chunks exist.
 ///
-/// It owns no memory: it decides, the caller allocates. After [`plan`](Self::plan) has returned,
-/// the planner takes for granted that `grow` was obtained and `release` given back.
+/// It owns no memory: it decides, the caller allocates. After [`plan`](Self::plan) has returned, the planner assumes
+/// that `grow` was obtained and `release` given back.
 #[derive(Clone, Debug)]
 pub struct Planner {
     config: PlannerConfig,
@@ -40,7 +40,7 @@ struct Held {
     chunk: Chunk,
     /// What this plan has placed in it.
     shelf: Shelf,
-    /// Consecutive plans, up to the last, that neither used nor found it pinned, since it was last unpinned.
+    /// How many of the last plans in a row neither used it nor found it pinned, counted from its last unpin.
     idle: u32,
     pins: u32,
 }
@@ -62,7 +62,7 @@ impl Planner {
         Ok(Self { config, chunks: Vec::new(), next_id: 0, shelves: Shelves::default(), order: Vec::new() })
     }
 
-    /// What it was built from.
+    /// The config that it was built from.
     pub fn config(&self) -> &PlannerConfig {
         &self.config
     }
@@ -84,9 +84,9 @@ impl Planner {
 
     /// Places the tensors of one request and overwrites `plan` with the answer.
     ///
-    /// Largest first (of equals the earlier record first), each into the first chunk with a gap
-    /// during its whole life, and there into the smallest such gap; if none has one, into a new
-    /// chunk of `max(chunk_bytes, size · scale)` bytes. Then the policy decides which idle chunks go.
+    /// The largest are placed first (of equals the earlier record first), each in the first chunk with a gap during its
+    /// whole life, and there in the smallest such gap. If no chunk has one, the record gets a new chunk of
+    /// `max(chunk_bytes, size · scale)` bytes. Then the policy decides which idle chunks are released.
     ///
     /// Allocates nothing once the buffers of `self` and `plan` have seen requests of this size.
     /// Time O(n²) in the number of records.
@@ -115,10 +115,10 @@ impl Planner {
         Ok(())
     }
 
-    /// Keeps the chunk until as many [`unpin`](Self::unpin)s have followed, used or not.
+    /// Keeps the chunk, used or not, until as many [`unpin`](Self::unpin)s have followed.
     ///
-    /// For callers that keep addresses into it beyond one plan: a cached binding, a captured CUDA graph.
-    /// A pin says nothing of the bytes: later plans still place tensors there.
+    /// For callers that keep addresses into it beyond one plan: a cached binding, a captured CUDA graph. A pin does not
+    /// reserve the bytes: later plans still place tensors there.
     ///
     /// # Errors
     /// The planner does not hold the chunk.

@@ -22,9 +22,8 @@ pub struct UsageRecord {
 
 /// The most bytes that are alive during one operator: no allocator can hold fewer.
 ///
-/// Sizes count as they are, without alignment. A sum beyond `usize::MAX` stays there. A record that
-/// ends before it begins is never alive.
-/// Time O(n log n) in the number of records.
+/// Sizes count as they are, without alignment. The sum saturates at `usize::MAX`. A record that ends before it begins
+/// is never alive. Time O(n log n) in the number of records.
 ///
 /// ```
 /// use turbo_alloc::{UsageRecord, peak_live_bytes};

@@ -1,7 +1,7 @@
-//! Any way of giving tensors their memory, for one request after the other.
+//! A way of giving tensors their memory, for one request after the other.
 //!
-//! One narrow trait, so that one report can run the planner beside the [`baselines`](crate::baselines).
-//! What is counted is what the device sees: bytes obtained from it and given back to it.
+//! One narrow trait, so that one report can run the planner beside the [`baselines`](crate::baselines). It counts what
+//! the device sees: bytes obtained from it and given back to it.
 
 use serde::{Deserialize, Serialize};
 

@@ -9,9 +9,9 @@
 //! * `cost`: rows `[seq_len, [cost of 1, of 2, …]]` in ascending length: of the whole batch under `batch_total`,
 //!   divided by the batch size under `per_request`. Made non-decreasing in length by a running maximum first;
 //!   linear between rows, flat below the first, along the last slope beyond the last. One row is flat.
-//! * `max_batch`: requests per batch, at most. A row that states fewer costs lowers it for all lengths above the row before
-//!   it, its own and all longer ones too: no cost of a batch size is invented. (So the running maximum stays true, a
-//!   missing entry counting as infinite.)
+//! * `max_batch`: requests per batch, at most. A row with fewer costs lowers it for all lengths above the row before
+//!   it, including its own and all longer ones: no cost of a batch size is invented. (The running maximum thus holds,
+//!   with a missing entry counting as infinite.)
 //! * `batches`: indices into `lens`; `cost`: the sum over them, in the unit of the table, unrounded.
 //!
 //! Bad input: one line on standard error, exit status 1.

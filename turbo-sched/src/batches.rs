@@ -59,7 +59,7 @@ impl Batches {
         BatchTotal(self.spans.iter().map(|span| span.cost.0).sum())
     }
 
-    /// Forgets all batches and keeps the memory.
+    /// Removes all batches and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.members.clear();
         self.spans.clear();

@@ -32,8 +32,8 @@ impl Layout {
 pub struct Limits {
     /// Requests per batch.
     pub max_batch_size: NonZeroUsize,
-    /// Tokens per batch, counted as the [`Layout`] says. One longer request still forms a batch alone: a length
-    /// that must not run at all is refused before it is queued, not left waiting for ever.
+    /// Tokens per batch, counted as the [`Layout`] says. A longer request still forms a batch alone: a length that must
+    /// not run at all is refused before it is queued, not left waiting for ever.
     pub max_batch_tokens: NonZeroU64,
 }
 
@@ -44,7 +44,7 @@ impl Limits {
         Self { max_batch_size, max_batch_tokens: NonZeroU64::MAX }
     }
 
-    /// Whether `candidate` may run as one batch. A batch that may not run never may after growing.
+    /// Whether `candidate` may run as one batch. A batch that may not run may not run after it has grown, either.
     #[must_use]
     pub fn admit(&self, layout: Layout, candidate: &Candidate) -> bool {
         candidate.batch_size <= 1
@@ -59,8 +59,8 @@ impl Limits {
             || layout.tokens(candidate) >= self.max_batch_tokens.get()
     }
 
-    /// How much of the largest batch `candidate` is, in tokens or in requests, whichever is more: 1 is full, and more than
-    /// that is only one request that is longer than several may be.
+    /// How full `candidate` is, in tokens or in requests, whichever is more: 1 is full, and only a single request that
+    /// is longer than the token limit gives more than 1.
     #[must_use]
     pub fn fill(&self, layout: Layout, candidate: &Candidate) -> f64 {
         let tokens = layout.tokens(candidate) as f64 / self.max_batch_tokens.get() as f64;

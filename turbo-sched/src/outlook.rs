@@ -1,15 +1,15 @@
 //! When a request that comes now would be answered: for admission, so that no request waits in vain.
 //!
 //! In: what waits, what runs, what batches cost. Out: a time. It sees what a [`Batcher`](crate::Batcher) sees, but it
-//! is no queue: admission keeps it beside the batcher, which may be busy on another thread. Time is an argument.
+//! is not a queue: admission keeps it beside the batcher, which may be busy on another thread. Time is an argument.
 //!
-//! A request is served behind what runs now, behind all that goes before it in the order of service, and at the end of its
-//! own batch; before each batch up to that one goes at most one of overdue requests of lower priorities
-//! ([`BatcherConfig::overdue_after`](crate::BatcherConfig::overdue_after)). Where the batcher looks
-//! for the cheapest cuts, batches are counted as filled in its order: in the padded layout the cuts are a little cheaper,
-//! and packed batches are smaller, whose starts cost up to 2 % more.
+//! A request is answered after the batch that runs now, after everything that goes before it in the order of service,
+//! and at the end of its own batch. Before each batch up to its own goes at most one batch of overdue requests of lower
+//! priorities ([`BatcherConfig::overdue_after`](crate::BatcherConfig::overdue_after)). If the batcher looks for the
+//! cheapest cuts, batches are counted here as if filled in its order: in the padded layout the real cuts are a little
+//! cheaper, and real packed batches are smaller, so that their starts cost up to 2 % more.
 //!
-//! Predictions are held against what came of them ([`Outlook::answered`]), so that what no cost knows (other work of the
+//! Predictions are compared with their outcomes ([`Outlook::answered`]), so that what no cost knows (other work of the
 //! machine, batches that later requests fill up) is learnt, too.
 
 use std::cmp::Reverse;
@@ -25,7 +25,7 @@ use crate::pace::Pace;
 use crate::policy::{Planner, Policy};
 use crate::turns::Sharers;
 
-/// All that lies before a request, as far as it is known.
+/// Everything that lies before a request, as far as it is known.
 #[derive(Debug, Clone)]
 pub struct Outlook {
     cost: CostModel,
@@ -33,7 +33,7 @@ pub struct Outlook {
     /// Whether priorities and deadlines decide the order of service.
     by_rank: bool,
     planner: Planner,
-    /// Lengths of what is planned.
+    /// Lengths of the requests that are planned.
     lens: Vec<u32>,
     /// Lengths of overdue requests of lower priorities, whose batches go in between.
     between: Vec<u32>,
@@ -45,21 +45,21 @@ pub struct Outlook {
     pace: Pace,
 }
 
-/// What is predicted of a request.
+/// The predicted time until a request is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prediction {
-    /// What the costs of all batches up to its own say.
+    /// The time according to the costs of all batches up to its own.
     pub by_cost: Duration,
     /// `by_cost`, corrected by how earlier predictions came out, on the safe side. On an idle machine it is `by_cost`:
     /// nothing else adds to it, and a refused request would teach nothing.
     pub expected: Duration,
 }
 
-/// Most iterations over what becomes overdue during a wait, which makes the wait longer.
+/// The most iterations over the requests that become overdue during a wait, which makes the wait longer.
 const LOOKS: usize = 4;
 
-/// Where a request stands in the order of service, but for what becomes overdue: by priority, by deadline, by arrival; then
-/// by id, so that no two are equal.
+/// Where a request stands in the order of service, leaving aside overdue requests: by priority, by deadline, by
+/// arrival; then by id, so that no two are equal.
 type Place = (Reverse<Priority>, Duration, Duration, RequestId);
 
 impl Outlook {
@@ -85,24 +85,24 @@ impl Outlook {
         }
     }
 
-    /// A request waits from now on. Called again with another `seq_len` it replaces the first, which may be a guess.
+    /// Adds a waiting request. Called again with another `seq_len`, it replaces the first, which may be a guess.
     pub fn enter(&mut self, request: &Request) {
         self.waiting.insert(self.place(request), request.seq_len);
     }
 
-    /// A request does not wait any more: it runs, or was given up. `false` when it did not wait.
+    /// Removes a request that runs or was given up; `false` if it did not wait.
     pub fn leave(&mut self, request: &Request) -> bool {
         self.waiting.remove(&self.place(request)).is_some()
     }
 
-    /// What runs is predicted to be done then.
+    /// Sets the time at which the running batch is predicted to be done.
     pub fn busy_until(&mut self, then: Duration) {
         self.busy_until = then;
     }
 
-    /// The other queues of the machine; none at first. Before each batch of this one goes an equally long one of each
-    /// that asks for a turn and, but for the last batch, of one whose batch runs now, which [`Outlook::busy_until`]
-    /// counts.
+    /// Sets the other queues of the machine; there are none at first. Before each batch of this queue goes an equally
+    /// long one of each queue that asks for a turn. If another queue's batch runs now, which [`Outlook::busy_until`]
+    /// counts, one more of that queue goes before each batch but the last.
     pub fn shared_with(&mut self, others: Sharers) {
         self.sharers = others;
     }
@@ -115,10 +115,10 @@ impl Outlook {
         self.cost.update(candidate, BatchTotal::from_duration(measured))
     }
 
-    /// Time from `now` until requests like `first`, of these lengths, would all be answered, if no more came. They do not
-    /// wait yet.
+    /// Time from `now` until requests like `first`, of these lengths, would all be answered if no more came. They are
+    /// not waiting yet.
     ///
-    /// O(n) for n that wait, or O(n log n) where they are sorted by length.
+    /// O(n) for n waiting requests, or O(n log n) where they are sorted by length.
     pub fn time_until_answered(
         &mut self,
         first: &Request,
@@ -127,7 +127,7 @@ impl Outlook {
     ) -> Prediction {
         let (place, own) = (self.place(first), lens.into_iter());
         let is_idle = self.waiting.is_empty() && self.busy_until <= now;
-        // Requests that become overdue while it waits go before it, too, and make it wait for longer.
+        // Requests that become overdue while it waits go before it, too, and prolong its wait.
         let (mut before, mut by_cost) = (None, Duration::ZERO);
         for _ in 0..LOOKS {
             let then = now.saturating_add(by_cost);
@@ -163,7 +163,7 @@ impl Outlook {
         earlier.saturating_add(last)
     }
 
-    /// Time from `now` until all that is known is answered.
+    /// Time from `now` until all known requests are answered.
     pub fn time_left(&mut self, now: Duration) -> Duration {
         self.lens.clear();
         self.lens.extend(self.waiting.values());
@@ -171,27 +171,27 @@ impl Outlook {
         self.busy_until.saturating_sub(now).saturating_add(self.of_all(earlier, last))
     }
 
-    /// A request of which that was predicted, and that was allowed to take `allowed`, had taken `taken` since then at `now`,
-    /// when it was answered or given up.
+    /// Records that a request with this prediction, which was allowed to take `allowed`, was answered or given up at
+    /// `now`, `taken` after the prediction.
     pub fn answered(&mut self, predicted: Prediction, allowed: Duration, taken: Duration, now: Duration) {
         self.pace.observe(predicted.by_cost, allowed, taken, now);
     }
 
-    /// What the batches of `lens` take on an unshared machine: all but the last, and that.
+    /// The time that the batches of `lens` take on an unshared machine: all but the last together, and the last.
     fn times(&mut self) -> [Duration; 2] {
         let batches = self.planner.plan(&self.lens, |batch| self.cost.cost(batch));
         let (all, last) = (batches.total_cost(), batches.iter().last().map_or(0.0, |batch| batch.cost.0));
         [BatchTotal((all.0 - last).max(0.0)), BatchTotal(last)].map(BatchTotal::as_duration)
     }
 
-    /// What goes in between takes: one batch before each of the last plan.
+    /// The time of the batches that go in between: one before each batch of the last plan.
     fn time_between(&mut self) -> Duration {
         let most = self.planner.batches().len();
         let batches = self.planner.plan(&self.between, |batch| self.cost.cost(batch));
         BatchTotal(batches.iter().take(most).map(|batch| batch.cost.0).sum()).as_duration()
     }
 
-    /// How long batches take with what goes before them for others.
+    /// How long batches take, including those of other queues that go before them.
     fn of_all(&self, earlier: Duration, last: Duration) -> Duration {
         let Sharers { asking, running } = self.sharers;
         let asking = u32::try_from(asking).unwrap_or(u32::MAX);

@@ -1,35 +1,36 @@
 //! How much longer answers take than predicted.
 //!
-//! In: predictions, and what came of them. Out: what is to be expected of the next one, on the safe side. The estimate is
+//! In: predictions and their outcomes. Out: what to expect of the next one, on the safe side. The estimate is
 //! Jacobson's (SIGCOMM'88) for the round trips of TCP: a mean, and a multiple of the mean deviation on top of it.
 
 use std::time::Duration;
 
-/// Share of a new ratio in the mean and in the deviation. Ratios of one batch are nearly the same, and an error in one
-/// batch is made up for in the next: so it averages over some ten batches of fifty. With a larger share the estimate
-/// follows the last batches, and in the simulator (`tests/outlook.rs`) either too many requests are let in or too few.
+/// Share of a new ratio in the mean and in the deviation. The ratios of one batch are nearly the same, and an error in
+/// one batch is made up for in the next: so this averages over some ten batches of fifty. With a larger share the
+/// estimate follows the last batches, and in the simulator (`tests/outlook.rs`) either too many requests are admitted
+/// or too few.
 const GAIN: f64 = 1.0 / 512.0;
-/// Seconds in which all but 1/e of what was learnt is forgotten, where nothing new is learnt: else a server that
+/// Seconds in which all but 1/e of what was learnt is forgotten if nothing new is learnt: otherwise a server that
 /// refuses all requests would do so for ever.
 const FORGOTTEN_IN: f64 = 4.0;
 /// Mean deviations on top of the mean: TCP's.
 const DEVIATIONS: f64 = 4.0;
-/// Least predicted part of its allowed time with which a request is learnt from: a short wait has other causes than a
-/// long one.
+/// A request teaches only if it was expected to take at least this part of its allowed time: a short wait has other
+/// causes than a long one.
 const LEAST_PART: f64 = 0.25;
 /// Before anything is learnt.
 const FIRST: Pace = Pace { mean: 1.0, deviation: 0.05, holds_until: Duration::ZERO };
-/// Bounds of the factor. A prediction is too long by more than half only when other queues of the machine want it no
-/// more, which may change at any time; it is too short by more than the upper bound only when a machine stands still,
-/// which the past does not predict.
+/// Bounds of the factor. A prediction is too long by more than half only if other queues no longer use the machine,
+/// which may change at any time; it is too short by more than the upper bound only if the machine stands still, which
+/// the past does not predict.
 const BOUNDS: (f64, f64) = (0.67, 3.0);
 
-/// The mean of taken by predicted time, and the mean deviation from it.
+/// The mean ratio of taken to predicted time, and the mean deviation from it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Pace {
     mean: f64,
     deviation: f64,
-    /// From then on it is forgotten: as long after it was learnt as an answer may take, for until then there may be none to
+    /// When forgetting begins: as long after learning as an answer may take, since until then there may be none to
     /// learn from.
     holds_until: Duration,
 }
@@ -41,12 +42,12 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// What a request is to be expected to take at `now` that costs say takes `time`.
+    /// The time to expect at `now` for a request that takes `time` according to the costs.
     pub(crate) fn expected(&self, time: Duration, now: Duration) -> Duration {
         Duration::try_from_secs_f64(time.as_secs_f64() * self.at(now).factor()).unwrap_or(Duration::MAX)
     }
 
-    /// Until `now` a request took `taken` of `allowed`, and costs said that it would take `said`.
+    /// Learns that a request took `taken` of `allowed` until `now`; according to the costs it would take `said`.
     pub(crate) fn observe(&mut self, said: Duration, allowed: Duration, taken: Duration, now: Duration) {
         let Self { mut mean, mut deviation, .. } = self.at(now);
         let ratio = (taken.as_secs_f64() / said.as_secs_f64()).min(BOUNDS.1);
@@ -58,7 +59,7 @@ impl Pace {
         *self = Self { mean, deviation, holds_until: now.saturating_add(allowed) };
     }
 
-    /// What is left of it at `now`.
+    /// What is still remembered at `now`.
     fn at(&self, now: Duration) -> Self {
         let forgetting = now.saturating_sub(self.holds_until).as_secs_f64();
         let kept = (-forgetting / FORGOTTEN_IN).exp();
@@ -81,7 +82,8 @@ mod tests {
 
     const ALLOWED: Duration = Duration::from_millis(100);
 
-    /// Answers take `ratio` times what costs say, which is 50 ms, and one comes every millisecond; gives when the last does.
+    /// Answers take `ratio` times what the costs say, which is 50 ms, and one comes every millisecond; returns when the
+    /// last one does.
     fn observe(pace: &mut Pace, times: usize, ratio: impl Fn(usize) -> f64) -> Duration {
         let (said, at) = (ALLOWED / 2, |n: usize| Duration::from_millis(n as u64));
         for n in 0..times {

@@ -1,4 +1,4 @@
-//! How a queue is cut into batches: the split and its rivals behind one door.
+//! How a queue is cut into batches: the split and its rivals behind one interface.
 //!
 //! In: lengths in order of service, and the cost of a [`Candidate`]. Out: [`Batches`] of positions in that list.
 //! All policies honour the same [`Limits`], so they can be exchanged under a running server.
@@ -27,8 +27,8 @@ pub enum Policy {
     /// As many as fit from the front of the queue, counted in the machine's layout: the queue of
     /// text-embeddings-inference. Differs from `WholeQueue` only for packed batches.
     TokenBudget,
-    /// As many as fit, from the shortest on, of all that are planned at once: what servers do that sort a window of
-    /// their queue by length. Between lengths that differ much it cuts only where a batch is full.
+    /// As many as fit, from the shortest on, of all that are planned at once: as in servers that sort a window of their
+    /// queue by length. It cuts only where a batch is full, even between lengths that differ much.
     SortedWindow,
     /// The cuts of least total cost: in length order when padded, in order of service when packed.
     OptimalSplit,
@@ -38,7 +38,7 @@ pub enum Policy {
 #[derive(Debug, Clone)]
 pub struct Planner {
     policy: Policy,
-    /// Of any batch of this policy, which counts tokens as `layout` says.
+    /// The limits of any batch of this policy, with tokens counted as `layout` says.
     limits: Limits,
     layout: Layout,
     splitter: Splitter,
@@ -49,7 +49,7 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// A planner without memory of any queue.
+    /// A planner that has seen no queue.
     #[must_use]
     pub fn new(policy: Policy, limits: Limits, layout: Layout) -> Self {
         let (limits, layout) = match policy {
@@ -72,10 +72,10 @@ impl Planner {
     /// Cuts a queue into batches; every request is in exactly one.
     ///
     /// * `lens`: `seq_len` of each waiting request, in the order in which they should be served.
-    /// * `cost`: of a whole batch. [`Policy::OptimalSplit`] is the best of all partitions where it is padded and
-    ///   never falls with length, and the best of all cuts of `lens` where it is packed.
+    /// * `cost`: of a whole batch. [`Policy::OptimalSplit`] finds the best of all partitions if the batches are padded
+    ///   and the cost never falls with length, and the best of all cuts of `lens` if they are packed.
     ///
-    /// Allocates only when the queue is longer than every one before.
+    /// Allocates only when the queue is longer than any before.
     pub fn plan(&mut self, lens: &[u32], cost: impl Fn(&Candidate) -> BatchTotal) -> &Batches {
         self.batches.clear();
         let (limits, layout, batches) = (self.limits, self.layout, &mut self.batches);
@@ -98,19 +98,19 @@ impl Planner {
         &self.batches
     }
 
-    /// Whether the policy may put so much into one batch.
+    /// Whether the policy may run this as one batch.
     #[must_use]
     pub fn admits(&self, batch: &Candidate) -> bool {
         self.limits.admit(self.layout, batch)
     }
 
-    /// Whether no request, however short, could join so much.
+    /// Whether no request, however short, could join this batch.
     #[must_use]
     pub fn is_full(&self, batch: &Candidate) -> bool {
         self.limits.full(self.layout, batch)
     }
 
-    /// How much of the largest batch of this policy so much is: see [`Limits::fill`].
+    /// How full this batch is, compared with the largest of this policy: see [`Limits::fill`].
     #[must_use]
     pub fn fill(&self, batch: &Candidate) -> f64 {
         self.limits.fill(self.layout, batch)
@@ -140,7 +140,7 @@ impl Planner {
     }
 }
 
-/// All positions, as they are.
+/// All positions, in the given order.
 fn in_order(lens: &[u32], order: &mut Vec<usize>) {
     order.clear();
     order.extend(0..lens.len());

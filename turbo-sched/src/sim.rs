@@ -1,7 +1,7 @@
-//! Invented traffic for the batcher that serves: discrete events, no clock, the same result every time.
+//! Simulated traffic for the batcher that also serves: discrete events, no clock, the same result every time.
 //!
-//! In: a [`Batcher`], arrivals, and a machine given by what a batch takes on it. Out: a [`Report`].
-//! One machine runs one batch at a time; the batcher observes what each batch took, as in a server.
+//! In: a [`Batcher`], arrivals, and a machine, given by how long a batch takes on it. Out: a [`Report`]. One machine
+//! runs one batch at a time; the batcher observes what each batch took, as in a server.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::candidate::Candidate;
 use crate::dispatch::{Batcher, Decision, Request, RequestId};
 use crate::error::SchedError;
 
-/// One request of invented traffic.
+/// One request of simulated traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
     /// When, since the start.
@@ -40,7 +40,7 @@ pub fn poisson(rate: f64, lens: RangeInclusive<u32>, horizon: Duration, seed: u6
     arrivals.collect()
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     /// Length of the run.
@@ -80,7 +80,7 @@ impl Report {
         self.latencies.iter().sum::<Duration>().checked_div(answered).unwrap_or_default()
     }
 
-    /// Mean latency of requests of so many tokens; zero when none was answered.
+    /// Mean latency of requests of `seq_lens` tokens; zero when none was answered.
     #[must_use]
     pub fn mean_latency_of(&self, seq_lens: RangeInclusive<u32>) -> Duration {
         let of_them = self.answered.iter().filter(|(seq_len, _)| seq_lens.contains(seq_len));
@@ -97,12 +97,12 @@ impl Report {
     }
 }
 
-/// Runs `arrivals` (ascending in time) through `batcher` until `horizon`. `machine` says what a batch takes.
+/// Runs `arrivals` (ascending in time) through `batcher` until `horizon`. `machine` says how long a batch takes.
 ///
 /// The batcher keeps what it has learnt; requests that still wait in it are taken back first.
 ///
 /// # Errors
-/// Those of [`Batcher::observe`], when `machine` answers zero.
+/// Those of [`Batcher::observe`], when `machine` returns zero.
 pub fn run(
     batcher: &mut Batcher,
     arrivals: &[Arrival],

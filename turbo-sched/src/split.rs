@@ -3,12 +3,12 @@
 //! In: lengths in queue order, limits, and the cost of a [`Candidate`]. Out: batch sizes in queue order.
 //! Source: Fang et al., PPoPP'21, Algorithm 2 and Equation 2. Departs from them where they are wrong or silent:
 //!
-//! * The walk back keeps the request at each cut: printed, it goes on at `start_idx − 1` and loses one request
+//! * The walk back keeps the request at each cut. As printed, it continues at `start_idx − 1`, which loses one request
 //!   per batch.
-//! * A batch has a cap, in requests and in tokens; the printed loop has none, its evaluation uses 20.
-//! * The cost is that of the whole batch. Printed, it is multiplied by the batch size, so it was per request.
-//! * The cost is a function of what the batch holds, so the padded cost of the paper and the cost of packed
-//!   batches are one algorithm.
+//! * A batch is capped, in requests and in tokens. The printed loop has no cap; the paper's evaluation uses 20.
+//! * The cost is that of the whole batch. As printed, it is multiplied by the batch size, so it was per request.
+//! * The cost is a function of what the batch holds, so one algorithm serves the padded cost of the paper and the cost
+//!   of packed batches.
 //!
 //! Consecutive cuts are the best of *all* partitions when the cost depends on `(batch_size, max_seq_len)`, never
 //! falls with `max_seq_len`, and the lengths ascend: swapping a long request of one batch for a short one of
@@ -20,10 +20,10 @@ use crate::limits::{Layout, Limits};
 
 /// Cuts a queue into consecutive batches of least total cost; returns their sizes, in queue order.
 ///
-/// * `lens`: `seq_len` of each waiting request. For a padded cost ascending: then consecutive cuts are optimal.
-/// * `cost`: of the whole batch, not per request; [`BatchTotal::FORBIDDEN`] for one that must not be formed. A request
-///   alone is formed even so, where nothing else can be done with it. Called at most `lens.len() * max_batch_size`
-///   times.
+/// * `lens`: `seq_len` of each waiting request; ascending for a padded cost, which makes consecutive cuts optimal.
+/// * `cost`: of the whole batch, not per request; [`BatchTotal::FORBIDDEN`] for a batch that must not be formed. A
+///   forbidden batch of one request is formed only if there is no other plan. Called at most
+///   `lens.len() * max_batch_size` times.
 ///
 /// Of plans that cost the same, the one whose last batch is smaller is taken.
 pub fn split(
@@ -40,8 +40,8 @@ pub fn split(
 /// The buffers of [`split`], kept between queues.
 #[derive(Debug, Clone, Default)]
 pub struct Splitter {
-    /// `best[i]`: of the first `i` requests, the fewest that are alone although that is forbidden; then the least cost of the
-    /// other batches.
+    /// `best[i]`: for the first `i` requests, the least number that run alone although that is forbidden; then the
+    /// least cost of the other batches.
     best: Vec<(usize, f64)>,
     /// `size_of_last[i]`: size of the last batch in the plan of that cost.
     size_of_last: Vec<usize>,

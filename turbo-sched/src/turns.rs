@@ -5,13 +5,13 @@
 //!
 //! Each queue is a member with a tag, the device time that it has used; of the members that ask, the one with the least
 //! tag goes next. A member that was idle gets the tag of the turn that runs, if that is greater: it goes soon, but has
-//! no claim for the time in which it asked for nothing.
+//! no claim to the time in which it asked for nothing.
 //!
-//! Source: Goyal, Vin and Cheng, *Start-time Fair Queuing*, SIGCOMM'96, with equal weights. Departs in one thing: what a
-//! turn costs is known when it is done, and not before. The guarantees stay: two members that never stop asking have
-//! used the same time but for one turn of each; a member that asks waits for what runs, and then for each other member
-//! at most as long as one turn of that and two of its own take (the cost of two turns that began at once is known when
-//! both are done).
+//! Source: Goyal, Vin and Cheng, *Start-time Fair Queuing*, SIGCOMM'96, with equal weights. One thing differs: the cost
+//! of a turn is known only when it is done. The guarantees stay. The times used by two members that never stop asking
+//! differ by at most one turn of each. A member that asks waits for the turn that runs, and then, for each other
+//! member, at most as long as one turn of that member and two of its own take (the cost of two turns that began at once
+//! is known when both are done).
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ struct State {
 }
 
 impl Turns {
-    /// Adds a member, which has used nothing and wants nothing.
+    /// Adds a member, which has used no time and asks for no turn.
     pub fn join(&mut self) -> Member {
         let free = self.members.iter().position(Option::is_none);
         let place = free.unwrap_or(self.members.len());
@@ -74,7 +74,7 @@ impl Turns {
         member
     }
 
-    /// Removes a member, if it has not left, with its request for a turn and the turns that it has.
+    /// Removes a member, if it has not left, together with its request for a turn and the turns that it has.
     pub fn leave(&mut self, member: Member) {
         if self.find(member).is_some() {
             self.members[member.place] = None;
@@ -96,7 +96,7 @@ impl Turns {
         }
     }
 
-    /// `member` wants no turn any more.
+    /// `member` no longer wants a turn.
     ///
     /// # Panics
     /// If it has left.
@@ -104,9 +104,9 @@ impl Turns {
         self.state(member).asks = None;
     }
 
-    /// The member that may begin now: of those that ask, the one that has used the device least; of several the one
-    /// that asked first. While a member has a turn none may, except the same member when no other asks: its next turn,
-    /// and no further one, stands ready behind the one that runs.
+    /// The member that may begin now: of those that ask, the one that has used the device least, and among equals the
+    /// one that asked first. While a member has a turn, no other may begin. The same member may if no other asks: its
+    /// next turn, and no further one, then stands ready behind the one that runs.
     #[must_use]
     pub fn next(&self) -> Option<Member> {
         let asks = |state: &State| Some(((state.tag, state.asks?), state.member));
@@ -133,7 +133,8 @@ impl Turns {
         self.holder = Some((member, turns + 1));
     }
 
-    /// A turn of `member` is done, and has kept the device busy for `took`. One that left in the meantime had none.
+    /// Ends a turn of `member`, which kept the device busy for `took`. Without effect if the member has left in the
+    /// meantime.
     pub fn done(&mut self, member: Member, took: Duration) {
         let Some((holder, turns)) = self.holder.filter(|(holder, _)| *holder == member) else { return };
         let state = self.state(holder);
@@ -147,7 +148,7 @@ impl Turns {
         self.holder.is_some()
     }
 
-    /// How long `member` has used the device, counted up to the others where it came back from idleness.
+    /// How long `member` has used the device; after it was idle, raised to the level of the others.
     ///
     /// # Panics
     /// If it has left.
@@ -162,7 +163,7 @@ impl Turns {
         self.members.iter().flatten().filter(|state| state.asks.is_some()).count()
     }
 
-    /// The members beside `member` that use the device.
+    /// The members other than `member` that use the device.
     #[must_use]
     pub fn sharers(&self, member: Member) -> Sharers {
         let others = || self.members.iter().flatten().filter(|state| state.member != member);

@@ -1,4 +1,5 @@
-//! The batcher under any sequence of calls: no request is lost, served twice, passed over for ever or squeezed in.
+//! The batcher under any sequence of calls: no request is lost, served twice, passed over for ever or squeezed into a
+//! full batch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
@@ -79,7 +80,7 @@ enum Call {
     Cancel {
         id: u64,
     },
-    /// Of all ids that leave no rest.
+    /// Cancels all ids that this number divides.
     CancelAll {
         every: u64,
     },
@@ -307,7 +308,7 @@ fn lower_classes_are_served_in_time_under_a_steady_stream_of_higher_ones() {
             waits.extend(run.ids.iter().filter_map(|id| Some(now - low.remove(id)?)));
             now += batch_time;
         }
-        // The older ones that are overdue as well are those of the high class that did not fit: few.
+        // The older requests that are also overdue are those of the high class that did not fit: few.
         let most = waits.iter().max().copied().unwrap_or_default();
         assert!(waits.len() >= 18 && most <= overdue_after + batch_time * 6, "{layout:?}: {waits:?}");
         assert!(
@@ -317,7 +318,7 @@ fn lower_classes_are_served_in_time_under_a_steady_stream_of_higher_ones() {
     }
 }
 
-/// However many of a low class are overdue, for they come faster than they are served.
+/// However many requests of a low class are overdue because they arrive faster than they are served.
 #[test]
 fn a_high_class_goes_soon_though_lower_ones_are_overdue() {
     for layout in [Layout::Packed, Layout::Padded] {
@@ -351,7 +352,7 @@ fn a_high_class_goes_soon_though_lower_ones_are_overdue() {
 
 #[test]
 fn a_batch_ends_before_the_deadline_of_its_most_urgent_request() {
-    // 10 µs a token and 1 ms to start, which four requests of 400 tokens share at little cost.
+    // 10 µs per token and 1 ms to start, which four requests of 400 tokens share at little cost.
     let run = |deadlines: [Option<u64>; 4], lens: [u32; 4]| {
         let mut batcher =
             Batcher::new(BatcherConfig::with_limits(limits(8, 10_000)), cost_model(Layout::Packed));
@@ -382,7 +383,7 @@ fn a_batch_ends_before_the_deadline_of_its_most_urgent_request() {
 
 #[test]
 fn a_packed_batch_is_no_larger_than_makes_its_start_cheap() {
-    // 10 µs a token and 1 ms to start, which is 2 % of 5000 tokens' time.
+    // 10 µs per token and 1 ms to start, which is 2 % of the time of 5000 tokens.
     let sizes = |policy, layout, lens: &[u32]| {
         let config = BatcherConfig { policy, ..BatcherConfig::with_limits(limits(100, 20_000)) };
         let mut batcher = Batcher::new(config, cost_model(layout));

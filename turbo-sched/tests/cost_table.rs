@@ -179,7 +179,7 @@ fn a_batch_far_outside_opens_a_row_and_a_column() {
     let mut learning = table(&[(10, 1, 1.0), (100, 1, 10.0)]);
     learning.update(200, 4, BatchTotal(50.0)).unwrap();
     check(&learning, &[(200, 4, 50.0, M), (10, 1, 1.0, M), (100, 1, 10.0, M), (150, 4, 45.0, E)]);
-    // A little further than the edge corrects the edge: no row for each length of the traffic.
+    // A point just beyond the edge corrects the edge: not every length of the traffic opens a row.
     learning.update(210, 4, BatchTotal(50.0)).unwrap();
     assert_eq!(learning.estimate(210, 4).source, E);
 }

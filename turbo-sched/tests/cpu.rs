@@ -1,5 +1,5 @@
-//! What bounding a batch by its time, and the order of batches, bring on a CPU: there a product of some forty rows is as
-//! fast as it gets per row, so that larger batches carry no more, and only delay what comes next.
+//! The effect on a CPU of bounding a batch by its time, and of the order of batches: there a product of some forty rows
+//! is as fast per row as it gets, so larger batches carry no more, and only delay what comes next.
 //!
 //! The machine is BERT-base on two cores: all weights once from memory, 11 ms, or 0.75 ms for each token and a little
 //! for attention, whichever takes longer. The cost model fits a line to it, as a server's does.
@@ -13,7 +13,7 @@ use turbo_sched::{BatchOrder, BatchTotal, Batcher, BatcherConfig, Candidate, Cos
 const HORIZON: Duration = Duration::from_secs(100);
 /// Tokens that this machine computes in 100 ms.
 const BOUNDED: u64 = 120;
-/// The default of servers that know no time.
+/// The default of servers that do not bound batches by time.
 const UNBOUNDED: u64 = 16_384;
 
 fn machine(batch: &Candidate) -> Duration {

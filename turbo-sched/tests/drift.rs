@@ -1,4 +1,5 @@
-//! Predictions stay near what batches cost, on machines that obey no line and no table, and say so when they do not.
+//! Predictions stay near the cost of batches, on machines that follow no line and no table; where they do not, the
+//! drift says so.
 
 use std::cell::Cell;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -11,7 +12,7 @@ use turbo_sched::{
 
 const HORIZON: Duration = Duration::from_secs(60);
 
-/// What a machine takes for a batch, in seconds.
+/// The time that a machine takes for a batch, in seconds.
 type Law = fn(Layout, &Candidate) -> f64;
 
 /// Two cores with BERT-base: weights once from memory, or its products and a little for attention.
@@ -45,7 +46,7 @@ fn warm(layout: Layout, law: Law) -> CostModel {
     }
 }
 
-/// Half of its width is at most a tenth: what other processes, caches and clocks make of a batch.
+/// Half of its width is at most a tenth: the effect of other processes, caches and clocks on a batch.
 fn noise(state: &Cell<u64>) -> f64 {
     state.set(state.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407));
     0.9 + 0.2 * (state.get() >> 11) as f64 / (1_u64 << 53) as f64
@@ -95,7 +96,7 @@ fn a_machine_that_changes_is_seen_and_learnt() {
     assert!(last.is_some_and(|median| median < 0.01), "{last:?}");
 }
 
-/// One batch during which the machine stands still, the first of its size, which nobody measured before: later ones are no
+/// The machine stands still during one batch, the first of its size, which was never measured: later batches are no
 /// smaller for it.
 #[test]
 fn a_first_batch_that_takes_six_times_as_long_spoils_no_size() {

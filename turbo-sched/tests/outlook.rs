@@ -1,5 +1,5 @@
-//! What is predicted of a newcomer, against what becomes of it: in a queue that is worked off, and under more traffic than
-//! a machine carries.
+//! The predicted time of a newcomer against the real one: in a queue that is worked off, and under more traffic than a
+//! machine can carry.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -72,8 +72,8 @@ fn nobody_urgent() -> impl Strategy<Value = (u32, Option<u64>, u8)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// When no request comes after it, one is answered at the predicted time or, for what the cuts save over filling,
-    /// before it; and what is served before it is what was counted.
+    /// If no request comes after it, a request is answered at the predicted time, or before it by what the cuts save
+    /// over filling; and the requests served before it are those that were counted.
     #[test]
     fn a_queue_that_is_worked_off_keeps_what_was_predicted(
         (waiting, newcomer) in prop_oneof![
@@ -131,7 +131,7 @@ proptest! {
             // Lengths decide which requests share its batch, and a batch goes first for any of its members.
             (Policy::OptimalSplit, Layout::Padded) => {
                 prop_assert!(taken <= all * 1.001, "{taken} s of {all} s for all");
-                // Fewer may fill their batches so that they pad more, by no more than a batch holds.
+                // Fewer requests may fill their batches with more padding, by no more than a batch holds.
                 prop_assert!(predicted <= all * 1.001 + 4e-3, "{predicted} s of {all} s for all");
                 let least = busy as f64 * 1e-3 + alone;
                 prop_assert!(predicted >= least * 0.999, "{predicted} s, {least} s for it alone");
@@ -146,7 +146,7 @@ proptest! {
     }
 }
 
-/// What came of requests under a promise.
+/// The outcome of requests under a promised time.
 #[derive(Debug, Default)]
 struct Outcome {
     refused: usize,
@@ -226,7 +226,7 @@ fn serve(machine: Machine, arrivals: &[Arrival], slo: Duration, horizon: Duratio
 }
 
 const HORIZON: Duration = Duration::from_secs(18);
-/// What the outlook has to learn how much longer answers take than predicted; not counted.
+/// The time in which the outlook learns how much longer answers take than predicted; not counted.
 const LEARNING: Duration = Duration::from_secs(8);
 
 /// A CPU, whose tokens cost the same in every batch, and a device on which starting a batch is as dear as 300 tokens.
@@ -241,7 +241,7 @@ fn capacity(machine: Machine, mean_len: f64) -> f64 {
     batch / (machine.fixed + machine.per_token * mean_len * batch)
 }
 
-/// An outlook on batches of one, of 10 ms, that lets 100 ms pass before a request is overdue.
+/// An outlook on batches of one request that take 10 ms; a request is overdue after 100 ms.
 fn one_by_one() -> Outlook {
     let costs = Machine { layout: Layout::Packed, fixed: 10e-3, per_token: 0.0 }.costs();
     let config = BatcherConfig { overdue_after: millis(100), ..BatcherConfig::with_limits(limits(1, 1)) };

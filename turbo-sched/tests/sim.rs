@@ -89,7 +89,7 @@ fn lazy_batches_are_larger_and_wait_for_it() {
     assert!(lazy.mean_latency() > hungry.mean_latency() && lazy.utilisation() < hungry.utilisation());
 }
 
-/// One at a time, for a second each.
+/// One request at a time, for a second each.
 fn slow(batcher: &mut Batcher, arrivals: &[Arrival], horizon: u64) -> Report {
     sim::run(batcher, arrivals, |_| Duration::from_secs(1), Duration::from_secs(horizon)).expect("a second")
 }

@@ -6,8 +6,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use turbo_sched::{BatchTotal, Candidate, CostRows, CostTable, Layout, Limits, Planner, Policy, split};
 
-/// The padded cost as its documentation puts it, from rows that need not be monotone: running maximum over
-/// length, linear between rows, flat below, last slope beyond. Shares no code with the table.
+/// The padded cost as its documentation describes it, from rows that need not be monotone: running maximum over length,
+/// linear between rows, flat below, last slope beyond. Shares no code with the table.
 fn padded_cost(rows: &[(u32, Vec<f64>)], len: u32, batch_size: usize) -> f64 {
     let mut highest = 0.0_f64;
     let knots: Vec<(f64, f64)> = rows
@@ -131,7 +131,7 @@ proptest! {
         lens in vec(1_u32..130, 0..=9), max_batch_size in 1..=9_usize, budget in 1_u64..600, salt in any::<u64>(),
     ) {
         let limits = limits(max_batch_size, budget);
-        // Any function will do: this one is without rhyme or reason, but for the limits.
+        // Any function will do: this one is arbitrary, except for the limits.
         let cost = |batch: &Candidate| match limits.admit(Layout::Packed, batch) {
             true => {
                 let mixed = (batch.total_tokens ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
@@ -151,7 +151,7 @@ proptest! {
         prop_assert!(same(total, best_cuts(&lens, &cost)));
     }
 
-    /// So an outlook on packed batches, whose cost is such a line, fills them.
+    /// Hence an outlook on packed batches, whose cost is such a line, fills them.
     #[test]
     fn under_a_line_no_cuts_are_cheaper_than_batches_filled_from_the_front(
         lens in vec(0_u32..130, 0..=40), max_batch_size in 1..=9_usize, budget in 1_u64..600,

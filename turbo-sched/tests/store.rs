@@ -54,7 +54,7 @@ fn a_packed_cost_comes_back_and_goes_on_learning() {
 fn what_another_server_writes_aside_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("packed.json");
-    // Of another process 1; the saves of the other tests here take a few of these numbers.
+    // Files of another process 1; the saves of the other tests here take a few of these numbers.
     let aside = |n: u32| folder.path().join(format!("packed.json.{}-{n}.tmp", std::process::id()));
     (0..100).for_each(|n| fs::write(aside(n), "half").unwrap());
     save(&path, &packed()).unwrap();
@@ -63,7 +63,7 @@ fn what_another_server_writes_aside_is_left_alone() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 101, "and nothing is left beside them");
 }
 
-/// What an error says, and what is behind it.
+/// The message of an error and of its source.
 fn told(error: &SchedError) -> (String, String) {
     (error.to_string(), error.source().expect("a file has a reason").to_string())
 }

@@ -1,4 +1,4 @@
-//! Turns on a shared device: what fairness promises, in a world where every turn takes what it likes.
+//! Turns on a shared device: what fairness promises, in a simulation where every turn takes as long as it likes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,7 +10,7 @@ fn ms(time: u64) -> Duration {
     Duration::from_millis(time)
 }
 
-/// Gives the next one its turn, and ends it after so long.
+/// Gives the next member its turn, and ends it after this long.
 fn turn(turns: &mut Turns, took: u64) -> Option<Member> {
     let next = turns.next()?;
     turns.begin(next);
@@ -155,7 +155,7 @@ fn nobody_begins_out_of_turn() {
     turns.begin(b);
 }
 
-/// What a member of the world does: how long its turns take, and for how long it wants none in between.
+/// How a simulated member behaves: how long its turns take, and for how long it wants none in between.
 #[derive(Clone, Debug)]
 struct Habit {
     takes: Vec<u64>,
@@ -178,8 +178,8 @@ struct Life {
     longest_wait: u64,
 }
 
-/// Simulates, and gives of each member what it used and the longest time from asking to its turn. A member that never
-/// rests asks while its turn runs, so its next one stands ready behind that if it may.
+/// Simulates; returns for each member the time it used and the longest time from asking to its turn. A member that
+/// never rests asks while its turn runs, so its next one stands ready behind that if it may.
 fn run(habits: &[Habit], until: u64) -> Vec<(u64, u64)> {
     let mut turns = Turns::default();
     let members: Vec<Member> = habits.iter().map(|_| turns.join()).collect();
@@ -223,8 +223,8 @@ fn longest(habit: &Habit) -> u64 {
 }
 
 proptest! {
-    /// Members that never rest have used the same, but for one turn of each and what runs, whatever those do that come and
-    /// go.
+    /// The times used by members that never rest differ by at most one turn of each, whatever the members do that come
+    /// and go.
     #[test]
     fn time_is_shared_equally(
         busy in prop::collection::vec(habit(0..1), 2..5),
@@ -259,8 +259,8 @@ fn longest_wait(habits: &[Habit], own: &Habit) -> u64 {
     runs + others + 2 * (habits.len() as u64 - 1) * longest(own)
 }
 
-/// Two turns that began at once have the tag of the first: a member that comes back then goes before the third turn for
-/// as long as both took.
+/// Two turns that began at once have the tag of the first: a member that comes back then has turns before the third
+/// one, for as long as both took.
 #[test]
 fn two_turns_at_once_count_when_both_are_done() {
     let habits =

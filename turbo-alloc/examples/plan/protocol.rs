@@ -7,8 +7,8 @@
 //!  "requests": [[{"first_op": 0, "last_op": 1, "size": 614400}]]}
 //! ```
 //!
-//! Out, an array with one object per request; `placements` in the order of the records, `release`
-//! the ids that are given back first, then `grow` is obtained; `footprint` the bytes of the chunks held from then on:
+//! Out: an array with one object per request. `placements` are in the order of the records. First the chunks of
+//! `release` are given back, then those of `grow` obtained; `footprint` is the bytes of the chunks held from then on:
 //!
 //! ```json
 //! [{"placements": [{"chunk": 0, "offset": 0}], "grow": [{"chunk": 0, "bytes": 2097152}],

@@ -1,11 +1,10 @@
 //! onnxruntime's way: one arena that doubles and never shrinks.
 //!
-//! Rules (`BFCArena` with its default extension strategy, "next power of two"; the same allocator as
-//! TensorFlow's): sizes are rounded up to 256 bytes; the best-fitting free block is taken, and split
-//! if it is at least twice the size or 128 MiB would be lost. Free neighbours merge. If none fits, a
-//! region is added whose size starts at 1 MiB: it doubles until the request fits, or, if it fitted,
-//! once after the region was added. Shrinking on demand exists there, is off by default, and is not
-//! modelled.
+//! Rules (`BFCArena` with its default extension strategy, "next power of two"; the same allocator as TensorFlow's):
+//! sizes are rounded up to 256 bytes; the best-fitting free block is taken, and split if it is at least twice the size
+//! or 128 MiB would be lost. Free neighbours merge. If no block fits, a region is added. Its size starts at 1 MiB and
+//! doubles until the request fits; if the request fitted at once, the size doubles after the region was added.
+//! Shrinking on demand exists there, is off by default, and is not modelled.
 
 use super::blocks::{Address, Blocks};
 use super::device::{Device, OnDemand, replay};

@@ -30,8 +30,8 @@ impl Blocks {
         self.regions += 1;
     }
 
-    /// Takes the smallest free block of at least `size` bytes (of equals the lowest address), cut
-    /// down to `size` if `split` agrees, given the block's bytes.
+    /// Takes the smallest free block of at least `size` bytes (of equals the lowest address), cut down to `size` if
+    /// `split` returns `true` for the block's bytes.
     pub(super) fn take_best_fit(&mut self, size: usize, split: impl Fn(usize) -> bool) -> Option<Address> {
         let fitting = self.blocks.iter().enumerate().filter(|(_, block)| block.free && block.bytes >= size);
         let (i, _) = fitting.min_by_key(|(_, block)| block.bytes)?;

@@ -1,10 +1,9 @@
 //! Freed blocks are cached by size class and given out whole.
 //!
-//! Rules (NVIDIA cub, `CachingDeviceAllocator`, its class documentation): a request is rounded up to
-//! the smallest `growth^bin` bytes from `growth^min_bin` on. A cached block of that class is reused,
-//! else a new one is obtained. A freed block goes to the cache, unless the cache would pass
-//! `max_cached_bytes`: then it is given back. What is larger than `growth^max_bin` is neither rounded
-//! nor cached. Blocks are never split or merged.
+//! Rules (NVIDIA cub, `CachingDeviceAllocator`, its class documentation): a request is rounded up to the smallest
+//! `growth^bin` bytes from `growth^min_bin` on. A cached block of that class is reused, else a new one is obtained. A
+//! freed block goes to the cache, unless the cache would exceed `max_cached_bytes`: then it is given back. A request
+//! larger than `growth^max_bin` is neither rounded nor cached. Blocks are never split or merged.
 
 use std::collections::BTreeMap;
 
@@ -33,9 +32,9 @@ impl CubRules {
     pub const UNLIMITED: Self =
         Self { growth: 8, min_bin: 1, max_bin: u32::MAX, max_cached_bytes: usize::MAX };
 
-    /// Bytes of the class of a request of `size` bytes; none if it is too large to be cached, or there are no classes. Nor
-    /// is there one of more than 4 GiB where that is more than sixteen times the request: such rules would ask for more
-    /// than can be counted.
+    /// Bytes of the class of a request of `size` bytes; `None` if it is too large to be cached, or if there are no
+    /// classes. There is no class either if it would be larger than 4 GiB and more than sixteen times the request: such
+    /// rules would ask for more than can be counted.
     fn class(&self, size: usize) -> Option<usize> {
         const LARGE: usize = u32::MAX as usize;
         if self.growth < 2 {

@@ -9,7 +9,7 @@ use crate::{AllocError, UsageRecord};
 const LIMIT: usize = usize::MAX >> 5;
 
 /// Counts what is obtained and given back. Caches that grow from request to request may come to hold more than can be
-/// counted: the sums stay at `usize::MAX`.
+/// counted: the sums saturate at `usize::MAX`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Device {
     held: usize,

@@ -1,10 +1,9 @@
 //! Greedy by size for offset calculation: one arena, planned anew for every request.
 //!
-//! Source: Pisarchyk and Lee, *Efficient Memory Management for Deep Neural Net Inference*, 2020:
-//! tensors by falling size, each into the smallest gap that is free during its life, else behind all
-//! that are alive with it. Near the optimum for one fixed length. For lengths that change the arena
-//! is given back and obtained again whenever its size differs: that is what the paper measured
-//! against. Offsets are aligned to 256 bytes, as the planner's.
+//! Source: Pisarchyk and Lee, *Efficient Memory Management for Deep Neural Net Inference*, 2020: tensors by falling
+//! size, each in the smallest gap that is free during its life, else behind all that are alive with it. Near the
+//! optimum for one fixed length. If lengths change, the arena is given back and obtained again whenever its size
+//! differs: that is what the paper measured against. Offsets are aligned to 256 bytes, like the planner's.
 
 use std::cmp::Reverse;
 
@@ -21,7 +20,7 @@ pub struct Gsoc {
     arena_bytes: usize,
 }
 
-/// Bytes of the arena in which the records have their places.
+/// Bytes of the arena that holds the records.
 fn arena_bytes(records: &[UsageRecord]) -> usize {
     let mut order: Vec<&UsageRecord> = records.iter().collect();
     order.sort_by_key(|record| Reverse(record.size));

@@ -72,7 +72,7 @@ impl Column {
         mean(self.requests.iter().map(|request| request.peak_footprint))
     }
 
-    /// Bytes obtained from the device in all. A sum beyond `usize::MAX` stays there.
+    /// Bytes obtained from the device in all. The sum saturates at `usize::MAX`.
     pub fn new_bytes(&self) -> usize {
         self.requests.iter().map(|request| request.new_bytes).fold(0, usize::saturating_add)
     }

@@ -1,9 +1,8 @@
 //! A plan as a picture: operators to the right, bytes upward, a rectangle for every tensor.
 //!
-//! As Figure 6 of PPoPP'21: each chunk is a panel as tall as it is large, and a tensor fills its
-//! bytes during its life. Several plans stand side by side on the same scales, so that one sees what
-//! a longer request moved; tensors of one name have one colour in all of them. Plain text is written,
-//! because a picture of rectangles and labels needs no library.
+//! As Figure 6 of PPoPP'21: each chunk is a panel as tall as it is large, and a tensor fills its bytes during its life.
+//! Several plans stand side by side on the same scales, which shows what a longer request moved; tensors of one name
+//! have one colour in all of them. The picture is written as plain text, because rectangles and labels need no library.
 
 mod canvas;
 
@@ -60,7 +59,7 @@ pub fn draw(pictures: &[Picture]) -> String {
 
 /// What is common to all plans, so that they can be compared by eye.
 struct Scale {
-    /// Those of all records, each once; the place of a name says its colour.
+    /// The names of all records, each once; the position of a name gives its colour.
     names: Vec<String>,
     /// Operators on the axis: 0 to `ops - 1`.
     ops: u32,
@@ -198,8 +197,8 @@ fn name(picture: &Picture, i: usize) -> String {
     picture.names.get(i).map_or_else(|| i.to_string(), |name| (*name).to_string())
 }
 
-/// Sixteen light colours that stay apart in print and for most colour-blind readers; the next name
-/// begins again, and stands on its tensor where there is room.
+/// Sixteen light colours that stay apart in print and for most colour-blind readers; further names reuse them, and each
+/// is written on its tensor where there is room.
 const COLOURS: [&str; 16] = [
     "#8ecae6", "#ffb703", "#a7c957", "#f4978e", "#cdb4db", "#90be6d", "#f9c74f", "#bde0fe", "#e5989b",
     "#80cbc4", "#d4a373", "#b8c0ff", "#ffc8dd", "#d8e2a8", "#c9ada7", "#a3b1c6",

@@ -1,17 +1,17 @@
-//! How far predictions are from what batches cost, over the recent ones.
+//! How far predictions are from the measured costs of recent batches.
 //!
-//! In: a predicted and a measured cost, batch by batch. Out: the relative error of each, and the median of the last ones.
-//! A median, for one batch during which something else had the processor says nothing of the model.
+//! In: a predicted and a measured cost, batch by batch. Out: the relative error of each, and the median of the last
+//! ones. It is a median because one batch during which something else had the processor says nothing about the model.
 
 use super::BatchTotal;
 
-/// Batches that the median is over: some seconds of a busy server.
+/// How many batches the median is taken over: some seconds of a busy server.
 const RECENT: usize = 101;
 
 /// Relative errors of the last batches.
 #[derive(Debug, Clone)]
 pub struct Drift {
-    /// A ring; the first `RECENT.min(seen)` are there.
+    /// A ring; its first `RECENT.min(seen)` elements are valid.
     errors: [f64; RECENT],
     seen: usize,
 }
@@ -23,8 +23,8 @@ impl Default for Drift {
 }
 
 impl Drift {
-    /// A batch that was predicted to cost `predicted` cost `measured`, which is above 0; returns how far the prediction
-    /// was from it, in parts of it: 0.1 for 9 or 11 instead of 10.
+    /// Records that a batch that was predicted to cost `predicted` cost `measured`, which is above 0; returns the
+    /// relative error: 0.1 for 9 or 11 instead of 10.
     pub fn observe(&mut self, predicted: BatchTotal, measured: BatchTotal) -> f64 {
         let error = relative_error(predicted, measured);
         self.errors[self.seen % RECENT] = error;
@@ -42,7 +42,7 @@ impl Drift {
     }
 }
 
-/// How far a prediction is from what was measured, in parts of that.
+/// The distance of a prediction from the measurement, divided by the measurement.
 pub(crate) fn relative_error(predicted: BatchTotal, measured: BatchTotal) -> f64 {
     (predicted.0 / measured.0 - 1.0).abs()
 }

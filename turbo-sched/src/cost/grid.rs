@@ -127,7 +127,7 @@ impl Grid {
     }
 }
 
-/// Appends the cells of a row, from those of it that were measured: at least one.
+/// Appends the cells of a row, from those that were measured, of which there is at least one.
 fn infer(batch_sizes: &[usize], row: &[Option<f64>], cells: &mut Vec<Cell>) {
     let size = |column: usize| batch_sizes[column] as f64;
     let mut measured = row.iter().enumerate().filter_map(|(column, cost)| Some((column, (*cost)?)));
@@ -165,7 +165,8 @@ fn last_slope(batch_sizes: &[usize], cells: &[Cell]) -> f64 {
     }
 }
 
-/// Finds the knots around `x`. Below the first the first holds, beyond the last the last two go on.
+/// Finds the knots around `x`. Below the first knot, its value holds; beyond the last, the line through the last two
+/// goes on.
 fn between<T: Copy + Ord>(knots: &[T], value: impl Fn(T) -> f64, x: T) -> Between {
     let last = knots.len() - 1;
     let (low, high, source) = match knots.binary_search(&x) {

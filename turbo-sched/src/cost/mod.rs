@@ -1,9 +1,9 @@
 //! What a batch costs: measured, learnt, and used by every policy.
 //!
-//! In: measurements of whole batches. Out: [`BatchTotal`] of a [`Candidate`], and where the number comes from.
-//! Numbers are plain `f64` in a unit of the caller's choice; only [`Batcher`](crate::Batcher) fixes it: seconds.
-//! Source: Fang et al., PPoPP'21, §5 and §6.3, which print a cost per request and call it the cost of the batch.
-//! Here the two are different types, since a table of one read as the other never batches, or always.
+//! In: measurements of whole batches. Out: [`BatchTotal`] of a [`Candidate`], and where the number comes from. Numbers
+//! are plain `f64` in a unit of the caller's choice; only [`Batcher`](crate::Batcher) fixes it: seconds. Source: Fang
+//! et al., PPoPP'21, §5 and §6.3, which print a cost per request and call it the cost of the batch. Here the two are
+//! different types: a table of one, read as the other, would lead to batching never, or always.
 //!
 //! * [`CostTable`]: the padded cost by `(seq_len, batch_size)`, as in the paper.
 //! * [`PackedCost`]: the packed cost by tokens, squared lengths and batch size.
@@ -39,7 +39,7 @@ use crate::limits::Layout;
 pub struct BatchTotal(pub f64);
 
 impl BatchTotal {
-    /// Costs more than any batch: what a cost function answers for a batch that must not be formed.
+    /// Costs more than any batch: the cost of a batch that must not be formed.
     pub const FORBIDDEN: Self = Self(f64::INFINITY);
 
     /// A measured time, in seconds.
@@ -48,7 +48,7 @@ impl BatchTotal {
         Self(time.as_secs_f64())
     }
 
-    /// The time of a cost in seconds; the longest there is where a `Duration` cannot hold it.
+    /// The time of a cost in seconds; [`Duration::MAX`] if a `Duration` cannot hold it.
     #[must_use]
     pub fn as_duration(self) -> Duration {
         Duration::try_from_secs_f64(self.0).unwrap_or(Duration::MAX)
@@ -131,7 +131,7 @@ impl CostModel {
         }
     }
 
-    /// Learns from a batch that ran. One that holds no tokens teaches nothing.
+    /// Learns from a batch that ran. A batch without tokens teaches nothing.
     ///
     /// # Errors
     /// [`SchedError::Cost`] when `measured` is not finite and above 0, [`SchedError::Zero`] for an empty batch.

@@ -1,14 +1,14 @@
-//! The packed cost: what a batch without padding costs, as a line in four sizes, learnt while serving.
+//! The packed cost: what a batch without padding costs, as a linear function of four sizes, learnt while serving.
 //!
 //! In: measured batches. Out: `fixed + per_token·total_tokens + per_len_sq·sum_len_sq + per_request·batch_size`.
 //! The terms are what a pass over a transformer consists of: reading the weights and launching, everything that
 //! works token by token, attention, and what is done once per sequence (gathering, pooling, answering). No
 //! coefficient is negative, so the cost never falls as a batch grows.
 //!
-//! Fit: least squares on the *relative* error, so that a short batch counts as much as a long one. Recent
-//! batches fade out, the warm-up keeps a small constant weight: where traffic shows only one kind of batch, it
-//! says what the others cost *relative to that one*, which forgetting alone would unlearn. So its costs are
-//! scaled by how much slower than then the machine is now, and a slower machine is not held back by them.
+//! Fit: least squares on the *relative* error, so that a short batch counts as much as a long one. Served batches fade
+//! out as they age; the warm-up keeps a small constant weight. If traffic shows only one kind of batch, the warm-up
+//! says what the others cost *relative to that one*, which forgetting alone would unlearn. So its costs are scaled by
+//! how much slower the machine is now than it was then: the warm-up does not hold back the costs of a slower machine.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,16 +19,17 @@ use crate::error::SchedError;
 /// Weight kept by the past when a batch is learnt: half of the weight lies on the last 34 batches.
 const RETAIN: f64 = 0.98;
 
-/// Weight of the whole warm-up, in batches. Recent traffic reaches `1 / (1 − RETAIN)` = 50: it decides where it
-/// has something to say.
+/// Weight of the whole warm-up, in batches. Recent traffic reaches `1 / (1 − RETAIN)` = 50, so it decides wherever it
+/// says something.
 const WARM_UP_WEIGHT: f64 = 2.0;
 
-/// The least that a batch is believed to have cost, in times of its prediction. One weighs by its relative error: timed
-/// wrongly, at a thirtieth of its cost, it would count as nine hundred.
+/// The least that a batch is believed to have cost, as a multiple of its prediction. Since the error is relative, a
+/// batch that was wrongly timed at a thirtieth of its cost would count as nine hundred.
 const LEAST_BELIEVED: f64 = 0.5;
 
-/// The most that the machine is believed to have been slower during a batch than predicted: one during which it stood
-/// still says nothing of shapes that traffic does not show. The fit needs no such bound: what is slow weighs little.
+/// The most by which the machine is believed to have been slower than predicted during a batch: one during which it
+/// stood still says nothing about shapes that traffic does not show. The fit needs no such bound: slow batches weigh
+/// little.
 const MOST_SLOWER: f64 = 4.0;
 
 /// Cost of packed batches, in the caller's unit.
@@ -109,7 +110,8 @@ impl PackedCost {
         Estimate { cost: self.cost(candidate), source }
     }
 
-    /// Learns from a batch that ran; what is far off its prediction is believed in part. Constant time, no allocation.
+    /// Learns from a batch that ran; a measurement that is far from its prediction is believed only in part. Constant
+    /// time, no allocation.
     ///
     /// # Errors
     /// [`SchedError::Cost`] when `measured` is not finite and above 0, [`SchedError::Zero`] for an empty batch.
@@ -158,7 +160,7 @@ impl PackedCost {
 }
 
 impl Learnt {
-    /// The line through recent batches and the warm-up, the latter as if it ran on the machine of today.
+    /// The line through recent batches and the warm-up, the latter as if it had run on the machine of today.
     fn solve(&self) -> Line {
         let faster = self.slowdown.weight / self.slowdown.sum;
         let mut all = self.recent.clone();
@@ -218,8 +220,8 @@ impl From<PackedCost> for Learnt {
     }
 }
 
-/// The least and the most that a batch is believed to have cost; anything where a line that came from a file predicts
-/// nothing that could be.
+/// The least and the most that a batch is believed to have cost; without bounds if a line that came from a file
+/// predicts something impossible.
 fn believed(BatchTotal(predicted): BatchTotal) -> (f64, f64) {
     match predicted.is_normal() {
         true => (LEAST_BELIEVED * predicted, MOST_SLOWER * predicted),

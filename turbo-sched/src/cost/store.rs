@@ -32,7 +32,7 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, SchedError> {
     serde_json::from_slice(&text).map_err(|source| SchedError::Parse { path: path.to_owned(), source })
 }
 
-/// Has `path` hold `text`, all at once.
+/// Makes `text` the content of `path`, all at once.
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let (aside, file) = create_aside(path)?;
     write_through(file, text).and_then(|()| fs::rename(&aside, path)).inspect_err(|_| {

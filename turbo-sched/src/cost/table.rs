@@ -1,4 +1,4 @@
-//! The padded cost: a table by `(seq_len, batch_size)`, measured sparsely and learnt on.
+//! The padded cost: a table by `(seq_len, batch_size)`, measured sparsely and updated while serving.
 //!
 //! In: costs of batches in which every sequence is padded to `seq_len`. Out: an [`Estimate`] for any batch.
 //! Source: Fang et al., PPoPP'21, §6.3: sample the parameter space, interpolate, update with what real batches
@@ -16,15 +16,15 @@ use crate::error::SchedError;
 /// while the noise of single measurements is damped to a third of its standard deviation.
 const LEARNING_RATE: f64 = 0.2;
 
-/// The most that a batch is believed to have been slower than estimated: one during which the machine stood still says
-/// nothing of the next. A step in machine speed that is larger is followed in a few batches more.
+/// The most by which a batch is believed to have been slower than estimated: one during which the machine stood still
+/// says nothing about the next. A larger step in machine speed is followed in a few more batches.
 const MOST_SLOWER: f64 = 4.0;
 
 /// A batch that lies outside the grid by more than this share of its size opens a row or a column; a nearer
 /// one corrects the edge. So the grid grows with the logarithm of the sizes seen, not with their number.
 const KNOT_SPACING: f64 = 0.125;
 
-/// Cells beyond this are refused: no file may make the table fill the memory.
+/// The most cells: no file may make the table fill the memory.
 const MAX_CELLS: usize = 1 << 18;
 
 /// Cost of padded batches by `(seq_len, batch_size)`, in the caller's unit.
@@ -113,11 +113,15 @@ impl CostTable {
 
     /// Learns from a batch that ran padded to `seq_len` and cost `measured`.
     ///
-    /// The relative error of the estimate is carried over to the nearest cell, which follows it as an exponential moving
-    /// average: old measurements fade, and one slow batch does little. An inferred cell, which becomes a measured one, is
-    /// as fast as its first batch at once, for no batch is faster than it can be; but slower it becomes as others do. A
-    /// batch during which the machine stood still would have its size avoided, and nothing would ever put that right. Where shorter ones cost more so far, and thus hold it up, they follow as well. Cost
-    /// O(cells); allocates only when the grid grows.
+    /// The relative error of the estimate is carried over to the nearest cell, which follows it as an exponential
+    /// moving average: old measurements fade, and one slow batch does little.
+    ///
+    /// An inferred cell becomes a measured one. If its first batch was faster than estimated, the cell takes that cost
+    /// at once, since no batch is faster than it can be; if it was slower, the cell follows as always. Otherwise a
+    /// batch during which the machine stood still would have its size avoided, and nothing would ever put that right.
+    ///
+    /// Cells of shorter lengths that cost more, and so hold this one up, follow as well. Cost O(cells); allocates only
+    /// when the grid grows.
     ///
     /// # Errors
     /// [`SchedError::Cost`] when `measured` is not finite and above 0, [`SchedError::Zero`] for a size of 0.
@@ -147,7 +151,8 @@ impl CostTable {
         Ok(())
     }
 
-    /// The knot that a measurement at `x` teaches: the nearest, or `x` itself far outside while there is room.
+    /// The knot that learns from a measurement at `x`: the nearest, or `x` itself if it is far outside and there is
+    /// room.
     fn knot_near<T: Copy + Ord>(
         &self,
         knots: &[T],

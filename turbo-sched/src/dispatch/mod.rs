@@ -26,9 +26,10 @@ pub use request::{Priority, Request, RequestId};
 pub enum Dispatch {
     /// Whenever the runner is free: for a machine under load.
     Hungry,
-    /// When the waiting requests fill a batch, or, with the split of packed ones, make its start a small share of it; or
-    /// when the oldest has waited for `timeout`, or the wait of one plus the estimated time of everything waiting reaches
-    /// half of `slo`, or of the time until its deadline: the other half is for what no estimate knows.
+    /// As soon as the waiting requests fill a batch; with [`Policy::OptimalSplit`] of packed batches, as soon as the
+    /// start of their batch would be a small share of its cost. Otherwise when the oldest has waited for `timeout`, or
+    /// when the wait of a request plus the estimated time of everything waiting reaches half of `slo`, or half of the
+    /// time from arrival to deadline: the other half is for what no estimate knows.
     Lazy {
         /// Longest wait for company.
         timeout: Duration,
@@ -39,12 +40,12 @@ pub enum Dispatch {
 
 /// What a [`Batcher`] does with its queue.
 ///
-/// The policy decides which requests share a batch, not which batch is first. With [`Policy::OptimalSplit`] these
-/// decide, in this order: an overdue request ([`BatcherConfig::overdue_after`]); the highest priority in a batch; the
-/// earliest deadline at that priority; [`BatchOrder`]. The other policies serve the batch of the oldest request.
+/// The policy decides which requests share a batch, not which batch goes first. With [`Policy::OptimalSplit`] that is
+/// decided, in this order, by an overdue request ([`BatcherConfig::overdue_after`]); the highest priority in a batch;
+/// the earliest deadline at that priority; [`BatchOrder`]. The other policies serve the batch of the oldest request.
 ///
-/// With the split a packed batch is also no larger than it takes to make its start cheap, and cut shorter where that
-/// lets it end before a deadline of its members.
+/// With [`Policy::OptimalSplit`] a packed batch is also no larger than is needed to make its start cheap, and is cut
+/// shorter if it then ends before a deadline of its members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatcherConfig {
     /// Which requests share a batch.
@@ -55,23 +56,24 @@ pub struct BatcherConfig {
     pub order: BatchOrder,
     /// The largest batch.
     pub limits: Limits,
-    /// Requests that are planned at once, from the front of the order of service, which bounds the time in which batches
-    /// are sought; no batch holds more.
+    /// How many requests are planned at once, from the front of the order of service. This bounds the time that
+    /// planning takes; no batch holds more.
     pub window: NonZeroUsize,
     /// Wait after which a request is overdue. With [`Policy::OptimalSplit`] the batch of the oldest overdue request
-    /// goes first, whatever its priority. If a request of a higher priority waits then, the next batch is chosen as if
-    /// none were overdue: else priorities would mean nothing as soon as more comes than is served in time.
+    /// goes first, whatever its priority. If a request of higher priority is waiting then, the next batch is chosen as
+    /// if none were overdue: otherwise priorities would mean nothing as soon as more requests arrive than are served in
+    /// time.
     ///
     /// Example, batches of one: A and B of priority 0 are overdue, newer C and D have priority 1. They go A, C, B, D.
     ///
-    /// With [`Dispatch::Hungry`] a request starts at most this long after it arrived, plus the batch that runs then,
-    /// plus one batch for each older request; where priorities differ two for each, and one more.
+    /// With [`Dispatch::Hungry`] a request starts at most this long after its arrival, plus the batch that runs then,
+    /// plus one batch for each older request; if priorities differ, two for each, and one more.
     pub overdue_after: Duration,
 }
 
 impl BatcherConfig {
-    /// The split, hungry, by age and cost, overdue after one second; over as many requests as a batch may hold, but at
-    /// least 256 and at most 1024.
+    /// [`Policy::OptimalSplit`], [`Dispatch::Hungry`], [`BatchOrder::AgeAndCost`], overdue after one second. The window
+    /// is as large as the largest batch, but at least 256 and at most 1024 requests.
     #[must_use]
     pub fn with_limits(limits: Limits) -> Self {
         const LEAST_WINDOW: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not 0");
@@ -86,13 +88,13 @@ impl BatcherConfig {
         }
     }
 
-    /// Of the batches that are formed: the window is a limit, too.
+    /// The limits of the batches that are formed: the window is a limit, too.
     #[must_use]
     pub fn batch_limits(&self) -> Limits {
         Limits { max_batch_size: self.limits.max_batch_size.min(self.window), ..self.limits }
     }
 
-    /// Plans batches as this says, for a machine with this layout.
+    /// A planner for this policy, with these limits, for a machine of this layout.
     pub(crate) fn planner(&self, policy: Policy, layout: Layout) -> Planner {
         Planner::new(policy, self.batch_limits(), layout)
     }
@@ -103,9 +105,9 @@ impl BatcherConfig {
 pub enum Decision<'a> {
     /// Run this batch. Its requests have left the queue.
     Run(Run<'a>),
-    /// Ask again at this moment, or when a request has arrived before it.
+    /// Ask again at this moment, or when a request arrives before it.
     WaitUntil(Duration),
-    /// Nothing waits: ask again when a request has arrived.
+    /// Nothing waits: ask again when a request arrives.
     Idle,
 }
 
@@ -114,7 +116,7 @@ pub enum Decision<'a> {
 pub struct Run<'a> {
     /// Its requests: by length where batches are padded, else in order of service.
     pub ids: &'a [RequestId],
-    /// What it holds: to be given back to [`Batcher::observe`].
+    /// What it holds, to be passed to [`Batcher::observe`].
     pub candidate: Candidate,
     /// Seconds it is expected to take.
     pub cost: BatchTotal,
@@ -122,11 +124,11 @@ pub struct Run<'a> {
     pub fill: f64,
 }
 
-/// What the start of a packed batch may take of its time. On a CPU a few hundred tokens are as many, a quarter of what
-/// fills a tenth of a second; where starts are dear, as on GPUs, no batch is large enough to be cut.
+/// The greatest share of its time that the start of a packed batch may take. On a CPU a few hundred tokens suffice, a
+/// quarter of what fills a tenth of a second; if starts are dear, as on GPUs, no batch is large enough to be cut.
 const SHARE_OF_START: f64 = 0.02;
 
-/// How much dearer a token may become, by cutting a batch short for the sake of a deadline.
+/// How much dearer a token may become when a batch is cut short for the sake of a deadline.
 const DEARER_FOR_A_DEADLINE: f64 = 1.1;
 
 /// The waiting requests of one runner. Times are since an epoch of the caller's choice; costs are in seconds.
@@ -172,7 +174,7 @@ impl Batcher {
         self.queue.push(request);
     }
 
-    /// From now on it is [`Dispatch::Hungry`]: nothing comes any more that a request could wait for.
+    /// Switches to [`Dispatch::Hungry`]: no more requests will come that others could wait for.
     pub fn hurry(&mut self) {
         self.config.dispatch = Dispatch::Hungry;
     }
@@ -183,15 +185,14 @@ impl Batcher {
         position.map(|position| self.queue.remove(position)).is_some()
     }
 
-    /// Takes back every request for whose id `gone` is true, in one pass; returns how many.
+    /// Takes back every request for whose id `gone` returns `true`, in one pass; returns how many.
     pub fn cancel_all(&mut self, gone: impl Fn(RequestId) -> bool) -> usize {
         let waiting = self.queue.len();
         self.queue.retain(|request| !gone(request.id));
         waiting - self.queue.len()
     }
 
-    /// Learns how long a batch took, of one without tokens nothing; returns how far the prediction was from it, in parts of
-    /// it.
+    /// Learns how long a batch took, nothing from one without tokens. Returns the relative error of the prediction.
     ///
     /// # Errors
     /// [`SchedError::Cost`] when `measured` is zero, [`SchedError::Zero`] for an empty batch; nothing is learnt.
@@ -237,7 +238,7 @@ impl Batcher {
         self.queue.is_empty()
     }
 
-    /// Time that the whole queue would take if it were served in order of arrival: when a refused client may try
+    /// Time that the whole queue would take if it were served in order of arrival: after that, a refused client may try
     /// again.
     #[must_use]
     pub fn backlog(&self) -> Duration {
@@ -257,7 +258,7 @@ impl Batcher {
         BatchTotal(total).as_duration()
     }
 
-    /// How far recent batches were from what was predicted.
+    /// How far recent batches were from their predictions.
     #[must_use]
     pub fn drift(&self) -> &Drift {
         &self.drift
@@ -293,8 +294,8 @@ impl Batcher {
 
     /// The earliest moment at which a batch should start. It moves only when the queue or the costs do.
     ///
-    /// The paper takes the time of the current batch. What waits may become several batches, and the oldest request
-    /// may be in the last of them, so the time of all is taken.
+    /// The paper takes the time of the current batch. Here the waiting requests may become several batches, and the
+    /// oldest request may be in the last of them, so the time of all is taken.
     fn run_at(&self) -> Duration {
         let Dispatch::Lazy { timeout, slo } = self.config.dispatch else { return Duration::ZERO };
         let waiting: Candidate = self.queue.iter().map(|request| request.seq_len).collect();
@@ -310,8 +311,8 @@ impl Batcher {
         last_starts.min().unwrap_or(Duration::ZERO)
     }
 
-    /// Puts the positions of the batch to run into `chosen`: of that of the first request in the order of service, if that is
-    /// overdue.
+    /// Puts the positions of the batch to run into `chosen`. If the first request in the order of service is overdue,
+    /// that is its batch.
     fn choose(&mut self, now: Duration, first_is_overdue: bool) -> (Candidate, BatchTotal) {
         let serve_first = self.config.policy != Policy::OptimalSplit || first_is_overdue;
         let rank = |batch: &PlannedBatch<'_>| {
@@ -332,22 +333,23 @@ impl Batcher {
         (candidate, cost)
     }
 
-    /// Whether a batch may end before all its requests that were planned: packed ones are in order of service.
+    /// Whether a batch may be cut to fewer requests than were planned: packed ones are in order of service.
     fn cuts_short(&self) -> bool {
         self.config.policy == Policy::OptimalSplit && self.cost.layout() == Layout::Packed
     }
 
-    /// Whether the start of a packed batch is a small share of its cost. More in it would hardly make a token cheaper,
-    /// but all answers later: those of its members, and of requests that come while it runs.
+    /// Whether the start of a packed batch is a small share of its cost. A larger batch would hardly make a token
+    /// cheaper, but would delay all answers: those of its members, and of requests that come while it runs.
     ///
-    /// What one request costs without its tokens counts as start. Batches of one, of which quiet hours consist, do not tell
-    /// what a batch costs from what a request does: if that counted for nothing, they would stay alone for good.
+    /// The cost of one request without its tokens counts as part of the start. In quiet hours all batches hold one
+    /// request, and such batches cannot tell the cost of a batch from that of a request: if the latter did not count,
+    /// requests would run alone for good.
     fn is_large_enough(&self, batch: &Candidate) -> bool {
         let start = self.cost.cost(&Candidate { batch_size: 1, ..Candidate::default() });
         self.cuts_short() && start.0 <= SHARE_OF_START * self.cost.cost(batch).0
     }
 
-    /// As many of a batch's members, from the front of the order of service, as make it large enough.
+    /// The first members of a batch, in order of service, that make it large enough.
     fn large_enough<'a>(&self, batch: PlannedBatch<'a>) -> PlannedBatch<'a> {
         let mut part = Candidate::default();
         for (position, &member) in batch.members.iter().enumerate() {
@@ -360,10 +362,9 @@ impl Batcher {
         batch
     }
 
-    /// As many of a batch's members, from the front of the order of service, as end before the deadlines of all of them
-    /// that can be met at all: an urgent request does not wait for others in its batch. But a token must not become
-    /// much dearer by that, or the deadlines of later batches would pay for it; a deadline that only so short a batch
-    /// meets is given up.
+    /// The first members of a batch, in order of service, that end before those of their deadlines that can be met at
+    /// all: an urgent request does not wait for others in its batch. But this must not make a token much dearer, at the
+    /// expense of the deadlines of later batches: a deadline that only so short a batch could meet is given up.
     fn in_time<'a>(&self, batch: PlannedBatch<'a>, now: Duration) -> PlannedBatch<'a> {
         let per_token = |batch: &Candidate, cost: BatchTotal| cost.0 / batch.total_tokens as f64;
         let dearest = DEARER_FOR_A_DEADLINE * per_token(&batch.candidate, batch.cost);
@@ -384,7 +385,7 @@ impl Batcher {
                     cost: before_cost,
                 };
             }
-            // All are looked at again only where a deadline is given up.
+            // All deadlines are looked at again only when one is given up.
             last_end = match is_late {
                 true => first_met_at(end, &batch.members[..=count]),
                 false => first_met_at(end, &[member]).min(last_end),

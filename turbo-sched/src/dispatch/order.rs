@@ -1,4 +1,4 @@
-//! Which request and which batch goes first. What compares as less goes first.
+//! Which request and which batch goes first. Whatever compares as less goes first.
 
 use std::cmp::{Ordering, Reverse};
 use std::time::Duration;
@@ -9,21 +9,23 @@ use crate::cost::{BatchTotal, PerRequest};
 /// Which of several batches goes first where neither priorities nor deadlines decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchOrder {
-    /// The batch that would be first had each of its requests come later by a few times what it costs: among alike
-    /// requests the oldest, and a long one lets short ones pass for as long as it will hold them up, times a few. Where
-    /// batches are bounded by their time, so that a batch gains nothing by waiting, the short requests of a mix have six
-    /// tenths of the mean latency that they have oldest first, and the long ones an eighth more (`tests/cpu.rs`).
+    /// The batch that would be the oldest if each request had arrived later by a few times its cost: among similar
+    /// requests the oldest goes first, and a long one lets short ones pass for a few times as long as it would hold
+    /// them up. If batches are bounded by their time, so that a batch gains nothing by waiting, short requests of a mix
+    /// have six tenths of the mean latency that they have with [`BatchOrder::OldestFirst`], and long ones an eighth
+    /// more (`tests/cpu.rs`).
     AgeAndCost,
-    /// The batch of the request that came first. The others gain company meanwhile, so that under load batches
-    /// are larger: in simulation the order that carries more traffic, with the shorter tail.
+    /// The batch of the request that arrived first. Meanwhile the others gain company, so that batches are larger under
+    /// load: in simulation, this order carries more traffic, with the shorter tail.
     OldestFirst,
-    /// The batch of least cost per request: Smith's rule, which minimises the mean wait of a queue that gets no
-    /// more requests. On a machine that is not busy a few percent are gained in the mean and more lost in the
-    /// tail, since the long requests are always passed over; on a busy one both are worse.
+    /// The batch of least cost per request: Smith's rule, which minimises the mean wait of a queue that gets no more
+    /// requests. On a machine that is not busy, the mean gains a few percent and the tail loses more, since long
+    /// requests are always passed over; on a busy one, both are worse.
     CheapestFirst,
 }
 
-/// How much later than it came a request counts, in times of its cost. Between 2 and 8 it makes no difference.
+/// How much later than its arrival a request counts, as a multiple of its cost. Values between 2 and 8 make no
+/// difference.
 const COURTESY: f64 = 4.0;
 
 /// Whether a request has been passed over for long enough.
@@ -38,8 +40,8 @@ pub(super) fn of_service(
     overdue_after: Duration,
 ) -> (Reverse<Priority>, Duration, Duration) {
     if is_overdue(request, now, overdue_after) {
-        // Nothing goes before the highest priority with a deadline at the epoch, and only overdue requests
-        // that arrived earlier go beside it.
+        // Nothing goes before the highest priority with a deadline at the epoch, except overdue requests that arrived
+        // earlier.
         return (Reverse(Priority(u8::MAX)), Duration::ZERO, request.arrived);
     }
     (Reverse(request.priority), request.deadline.unwrap_or(Duration::MAX), request.arrived)
@@ -59,8 +61,8 @@ pub(super) fn of_batch<'a>(
     };
     let mut batch_size = 0;
     for request in requests {
-        // Members of its highest priority alone: a batch must not go first for the priority of one and the deadline, or
-        // the age, of another.
+        // Only members of its highest priority count: a batch must not go first for the priority of one and the
+        // deadline, or the age, of another.
         if request.priority > rank.priority {
             rank =
                 Rank { priority: request.priority, deadline: Duration::MAX, arrived: Duration::MAX, ..rank };
@@ -83,8 +85,8 @@ pub(super) fn of_batch<'a>(
     }
 }
 
-/// Compares by the highest priority in a batch, by deadline and arrival at that priority, by cost per request. What the
-/// [`BatchOrder`] does not use is equal in all.
+/// Compares by the highest priority in a batch, then by deadline and arrival at that priority, then by cost per
+/// request. Fields that the [`BatchOrder`] does not use are equal in all ranks.
 pub(super) struct Rank {
     priority: Priority,
     deadline: Duration,

@@ -19,9 +19,9 @@ pub struct Request {
     pub seq_len: u32,
     /// When it arrived.
     pub arrived: Duration,
-    /// When its answer is worthless. A request past its deadline is still served unless the caller cancels it.
+    /// When its answer becomes worthless. A request past its deadline is still served unless the caller cancels it.
     pub deadline: Option<Duration>,
-    /// It may overtake requests of a lower one.
+    /// It may overtake requests of lower priority.
     pub priority: Priority,
 }
 
