@@ -34,7 +34,7 @@ fn embed(folder: &Path, sentences: &[String]) -> Result<Vec<Vec<f32>>, Box<dyn E
     let encode = |sentence: &String| tokenizer.encode(sentence, Truncation::Right);
     let inputs = sentences.iter().map(encode).collect::<Result<Vec<_>, _>>()?;
     let cpu = Cpu::new(CpuOptions::default())?;
-    // where a folder does not say how to pool, as bare language models do not, the mean is usual
+    // if a folder does not say how to pool, as bare language models do not, the mean is usual
     let task = checkpoint.pooling().unwrap_or(Pooling::Mean).into();
     let options = EncoderOptions { outputs: Outputs::Pooled, task, ..EncoderOptions::of(&checkpoint) };
     let mut vectors = Encoder::new(cpu, &checkpoint, options)?.embed_batch(&inputs)?;

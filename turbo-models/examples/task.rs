@@ -66,10 +66,10 @@ fn run(folder: &Path, text: Text<'_>) -> Outcome<()> {
     }
 }
 
-/// What appends the rows of one input of the last batch.
+/// Appends the rows of one input of the last batch.
 type Read = fn(&mut Encoder<Cpu>, usize, &mut Vec<f32>) -> Result<(), ModelError>;
 
-/// The rows that `read` takes of each input, run as one batch; tokens in `selected` are selected in each.
+/// The rows that `read` returns for each input, run as one batch; in each input, the tokens in `selected` are selected.
 fn rows(
     encoder: &mut Encoder<Cpu>,
     inputs: &[Encoded],
@@ -123,7 +123,7 @@ fn show_answers(
     question: &str,
     context: &str,
 ) -> Outcome<()> {
-    // as the reference cuts long contexts, where the model takes as much
+    // as the reference cuts long contexts, if the model takes that many tokens
     let max_len = encoder.limits().max_input_length.min(384);
     let encodings = tokenizer.windows(question, context, max_len, (max_len / 2).min(128))?;
     let inputs: Vec<Encoded> = encodings.iter().map(|encoding| encoding.encoded()).collect();

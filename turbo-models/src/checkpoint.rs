@@ -1,4 +1,4 @@
-//! A model folder, opened: everything in it is checked, its weights are mapped and not copied.
+//! Opens a model folder: everything in it is checked, and its weights are mapped instead of copied.
 
 use std::{
     borrow::Cow,
@@ -21,15 +21,15 @@ use crate::{
     weights::Weights,
 };
 
-/// What to do otherwise than the folder says.
+/// Choices that override what the folder says.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// Folder of the one dense module behind pooling, below the model's, instead of those that the folder names: some
-    /// models come with one for each width of vector.
+    /// Folder of the only dense module behind pooling, relative to the model's folder, instead of the modules that the
+    /// folder names: some models come with one dense module per vector width.
     pub dense_path: Option<PathBuf>,
 }
 
-/// A published model in a folder. The files must not change while it is open: they are mapped.
+/// A published model in a folder. The files must not change while it is open, because they are mapped.
 pub struct Checkpoint {
     dir: PathBuf,
     name: String,
@@ -43,16 +43,16 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens the folder `dir` and checks what it holds, to the last tensor that an embedding needs.
+    /// Opens the folder `dir` and checks its contents, down to the last tensor that an embedding needs.
     ///
     /// # Errors
-    /// [`ModelError`], one line naming the file and the field or tensor. No number in a file is believed before the
-    /// files were found to hold as much: nothing is allocated by it.
+    /// [`ModelError`], one line naming the file and the field or tensor. No allocation is sized by a number from a file
+    /// before the files were found to hold that much.
     pub fn open(dir: &Path) -> Result<Self, ModelError> {
         Self::open_with(dir, &OpenOptions::default())
     }
 
-    /// As [`Self::open`], where the folder is not to be taken as it is.
+    /// Like [`Self::open`], with `options` that override the folder.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -63,7 +63,7 @@ impl Checkpoint {
             return Err(ModelError::Read { file: dir, why });
         }
         refuse_adapter(&dir)?;
-        // first, for it tells of a folder whose parts lie in folders of their own that this is not supported
+        // first, because it reports folders whose parts lie in subfolders, which are not supported
         let mut modules = SentenceModules::open(&dir)?;
         let (mut config, architecture) = ModelConfig::open(&dir)?;
         modules.tanh_int8 |= !modules.is_listed && architecture.makes_whole_numbers();
@@ -91,7 +91,7 @@ impl Checkpoint {
         let task = task.or(config.task()?);
         let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
         let mut warnings = warnings(&dir, &config, &modules, tokenizer.as_ref());
-        // inputs end at a window, or else where positions do
+        // inputs end at the window, if there is one, otherwise at the last position
         let window = config.window_warning(&architecture.fields, modules.inputs.max_length())?;
         warnings.extend(window.or_else(|| positions_warning(&config, &modules)));
         warnings.extend(limits_of_kinds(&config, &modules));
@@ -105,7 +105,7 @@ impl Checkpoint {
         }
         let mut checkpoint =
             Self { dir, name, config, task, architecture, weights, modules, tokenizer, warnings };
-        // Drawing the graph looks up every weight; the pooling does not matter for that.
+        // Drawing the graph looks up every weight; the choice of pooling does not matter for that.
         checkpoint.graph(Pooling::Mean)?;
         let lacking = task.and_then(|task| checkpoint.lacks(task).err().map(|error| (task, error)));
         checkpoint.warnings.extend(lacking.map(|(task, error)| format!("no {task}: {error}")));
@@ -127,7 +127,7 @@ impl Checkpoint {
         &self.config
     }
 
-    /// Most tokens of one input: what the position table has, or the folder's own smaller limit.
+    /// Most tokens of one input: the positions that the model has, or the folder's own limit if that is smaller.
     pub fn max_input_length(&self) -> usize {
         self.limits().max_input_length
     }
@@ -145,24 +145,24 @@ impl Checkpoint {
         self.limits().check_ids(input_ids)
     }
 
-    /// What the folder is made for: what its modules say, or else the class of the model; `None` for a bare encoder,
+    /// What the folder is made for, according to its modules or else the class of the model; `None` for a bare encoder,
     /// whose vectors the caller may pool in any way.
     pub fn task(&self) -> Option<Task> {
         self.task
     }
 
-    /// Whether the folder has what `task` needs, whatever it is made for.
+    /// Whether the folder has what `task` needs, even if it is made for another task.
     pub fn supports(&self, task: Task) -> bool {
         self.lacks(task).is_ok()
     }
 
-    /// What keeps the folder from `task`.
+    /// Fails with the reason why the folder cannot do `task`.
     fn lacks(&self, task: Task) -> Result<(), ModelError> {
         self.graph(task)?;
         self.padding_id(task).map(drop)
     }
 
-    /// Values in the rows that `task` gives.
+    /// Number of values in each kind of row that `task` returns.
     ///
     /// # Errors
     /// As [`Self::graph`].
@@ -170,39 +170,39 @@ impl Checkpoint {
         Ok(RowLens::of(&self.graph(task)?))
     }
 
-    /// What the folder's authors put before texts, by name.
+    /// The prompts that the folder's authors put before texts, by name.
     pub fn prompts(&self) -> &Prompts {
         &self.modules.prompts
     }
 
-    /// What the logits of a classifier are about, in their order; numbered where the folder names none. Empty
-    /// where its names make no sense: a head that needs them cannot be drawn then.
+    /// Names of a classifier's logits, in order; numbered where the folder names none. Empty if the folder's names are
+    /// invalid: a head that needs them cannot be drawn then.
     pub fn labels(&self) -> &[String] {
         &self.config.labels().names
     }
 
-    /// How the logits of a classifier become scores, as in the pipeline of the transformers library: as the kind of
-    /// problem calls for, or else the number of labels.
+    /// How the logits of a classifier become scores, as in the pipeline of the transformers library: by the folder's
+    /// `problem_type`, or else by the number of labels.
     pub fn score_function(&self) -> ScoreFunction {
         self.config.labels().score_function
     }
 
     /// How the logits of a cross-encoder become scores, as in the sentence-transformers library: by the function that
-    /// the folder names; else by a sigmoid where there is one label, and unchanged where there are several.
+    /// the folder names; otherwise by a sigmoid if there is one label, and unchanged if there are several.
     pub fn pair_score_function(&self) -> ScoreFunction {
         let labels = self.config.labels();
         let default = if labels.names.len() == 1 { ScoreFunction::Sigmoid } else { ScoreFunction::Identity };
-        // of a head that is not drawn there are no scores
+        // a head that cannot be drawn has no scores
         self.asked_score_function().ok().flatten().unwrap_or(default)
     }
 
-    /// The function that the folder names, the file of the library before that of the model.
+    /// The score function that the folder names; the library's file takes precedence over the model's.
     fn asked_score_function(&self) -> Result<Option<ScoreFunction>, ModelError> {
         let class = self.modules.activation.as_ref().or(self.config.labels().activation.as_ref());
         class.map(ScoreClass::function).transpose()
     }
 
-    /// How the folder says that token vectors become one; `None` where it does not say.
+    /// How the folder says that token vectors become one; `None` if it does not say.
     pub fn pooling(&self) -> Option<Pooling> {
         self.modules.pooling
     }
@@ -212,28 +212,28 @@ impl Checkpoint {
         self.modules.normalize
     }
 
-    /// The folder's tokenizer under the model's limits; `None` where it has none, and only ids can be run.
+    /// The folder's tokenizer under the model's limits; `None` if it has none, so that only ids can be run.
     pub fn tokenizer(&self) -> Option<&TextTokenizer> {
         self.tokenizer.as_ref()
     }
 
-    /// What is odd about the folder but does not stop it from working.
+    /// Oddities of the folder that do not stop it from working.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// The model as a textbook draws it, from ids to the outputs of `task`: those named `pooled` (a row per sequence),
-    /// `last_hidden_state` or `token_logits` (a row per token), and `selected_logits` (a row per selected token) that
-    /// the task has. A [`Pooling`] stands for the embedding pooled so.
+    /// The textbook graph of the model, from ids to the outputs of `task`. These are whichever of `pooled` (a row per
+    /// sequence), `last_hidden_state` or `token_logits` (a row per token), and `selected_logits` (a row per selected
+    /// token) the task has. A [`Pooling`] stands for an embedding with that pooling.
     ///
     /// # Errors
-    /// A head that the family does not have or whose tensors are missing, scores of a cross-encoder that are not known;
-    /// [`ModelError::Graph`].
+    /// If the family does not have the head or its tensors are missing, or if the score function of a cross-encoder is
+    /// not supported; [`ModelError::Graph`].
     pub fn graph(&self, task: impl Into<Task>) -> Result<Graph, ModelError> {
         self.graph_with(task, Outputs::All)
     }
 
-    /// As [`Self::graph`], with some of the outputs.
+    /// Like [`Self::graph`], with some of the outputs.
     ///
     /// # Errors
     /// As [`Self::graph`].
@@ -250,9 +250,9 @@ impl Checkpoint {
         self.modules.tanh_int8 && matches!(task, Task::Embedding { .. })
     }
 
-    /// A digest of the model itself, in hexadecimal: its config and every value of its weights, wherever the folder lies
-    /// and whatever it is called. Two with one digest answer alike where they compute the same graph. Reads all of the
-    /// weights. It detects accidents, not attacks: weights can be made that have the digest of others.
+    /// A digest of the model itself, in hexadecimal: its config and every value of its weights, whatever the folder's
+    /// path and name. Two models with the same digest that compute the same graph give the same answers. Reads all of
+    /// the weights. Detects accidents, not attacks: weights can be crafted to have the digest of others.
     pub fn digest(&self) -> String {
         let mut key = KeyMaker::new();
         key.bytes(self.config.text().as_bytes());
@@ -266,7 +266,7 @@ impl Checkpoint {
 }
 
 impl Checkpoint {
-    /// What tells the packed form of these weights from that of others.
+    /// Key that tells the packed form of these weights from that of others.
     pub(crate) fn key(&self) -> ModelKey {
         let mut key = KeyMaker::new();
         self.architecture.tensor_prefixes.iter().for_each(|prefix| key.bytes(prefix.as_bytes()));
@@ -274,25 +274,25 @@ impl Checkpoint {
         key.finish()
     }
 
-    /// Refuses devices that store floats as `F`, where that does not hold the model's activations.
+    /// Refuses a device whose float type `F` cannot hold the model's activations.
     pub(crate) fn check_float<F: Float>(&self) -> Result<(), ModelError> {
         self.architecture.check_float::<F>(&self.config)
     }
 
-    /// The id that [`Encoder::push`](crate::Encoder::push) leaves out at the end of an input for `task`; `None`: none
-    /// is left out.
+    /// The id that [`Encoder::push`](crate::Encoder::push) drops from the end of an input for `task`; `None` if it
+    /// drops none.
     ///
     /// # Errors
-    /// [`ModelError`], where the other tokens would see what is left out.
+    /// [`ModelError`], if the other tokens would see what is dropped.
     pub fn padding_id(&self, task: Task) -> Result<Option<u32>, ModelError> {
-        // a score is of the very last token
+        // the score is that of the very last token
         if task == Task::SequenceClassification && self.modules.score.is_some() {
             return Ok(None);
         }
         self.architecture.padding_id(&self.config, task)
     }
 
-    /// Lets go of the memory behind the files of weights; what is read again comes from the files again.
+    /// Releases the memory behind the weight files; later reads load them from the files again.
     pub(crate) fn release_weights(&self) {
         self.weights.release_all();
     }
@@ -308,7 +308,7 @@ impl WeightSource for Checkpoint {
     }
 }
 
-/// Refuses a folder with an adapter (PEFT): the reference applies it, even where the weights are complete.
+/// Refuses a folder with an adapter (PEFT): the reference applies it even if the weights are complete.
 fn refuse_adapter(dir: &Path) -> Result<(), ModelError> {
     const KIND: &str = "peft_type";
     let Some(json) = JsonObject::open(dir.join("adapter_config.json"))? else { return Ok(()) };
@@ -327,10 +327,10 @@ fn limits(config: &ModelConfig, modules: &SentenceModules) -> InputLimits {
     }
 }
 
-/// Most rows that fill a table of words up to a round number, as many models do.
+/// Most spare rows of an embedding table; many models fill it up to a round number.
 const MOST_SPARE_ROWS: usize = 127;
 
-/// Files of tokenizers that are not read.
+/// Tokenizer files that are not read.
 const SENTENCE_PIECE: [&str; 4] = ["sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"];
 
 fn warnings(
@@ -352,14 +352,14 @@ fn warnings(
     tokenizer.into_iter().chain(of_tokenizer.iter().chain(&modules.warnings).cloned()).collect()
 }
 
-/// Says that the folder's own limit is beyond the positions there are.
+/// Warns that the folder's own limit exceeds the number of positions.
 fn positions_warning(config: &ModelConfig, modules: &SentenceModules) -> Option<String> {
     let positions = config.max_input_length();
     let limit = modules.inputs.max_seq_length.filter(|limit| *limit > positions)?;
     Some(format!("sentence_bert_config.json: max_seq_length is {limit}, the model has {positions} positions"))
 }
 
-/// Says that queries or documents have a limit of their own, where it is another than that of all texts.
+/// Warns that queries or documents have a limit of their own that differs from the limit of all texts.
 fn limits_of_kinds(config: &ModelConfig, modules: &SentenceModules) -> Vec<String> {
     let (positions, limit) = (config.max_input_length(), limits(config, modules).max_input_length);
     let inputs = &modules.inputs;

@@ -1,4 +1,5 @@
-//! What a model looks like: `config.json`, as published. Its family says what the fields are called there.
+//! The sizes and choices of a model, from its published `config.json`. Each family says what its fields are called
+//! there.
 
 use std::{fmt::Display, path::Path};
 
@@ -22,36 +23,36 @@ pub struct ModelConfig {
     pub model_type: String,
     /// Rows of the word embedding table.
     pub vocab_size: usize,
-    /// Width of the embedding tables: `hidden_size`, unless the model projects them to it.
+    /// Width of the embedding tables; equals `hidden_size` unless the model projects embeddings to that width.
     pub embedding_size: usize,
     /// Width of a token's vector.
     pub hidden_size: usize,
     /// Number of identical layers.
     pub num_hidden_layers: u32,
-    /// Heads of queries of each attention.
+    /// Query heads of each attention.
     pub num_attention_heads: usize,
-    /// Heads of keys and values; divides `num_attention_heads`.
+    /// Key and value heads; divides `num_attention_heads`.
     pub num_key_value_heads: usize,
-    /// Width between the two matrices of the feed-forward part.
+    /// Width of the feed-forward part, between its matrices.
     pub intermediate_size: usize,
-    /// What is applied between them.
+    /// Activation between those matrices.
     pub hidden_act: Activation,
-    /// Rows of the position table, or positions that the model's angles were made for, or the place at which inputs end
-    /// before: Mistral's window, the length that a stretched Nomic was trained with.
+    /// Rows of the position table, or positions that the model's rotary angles were made for. Less where inputs must
+    /// end earlier: at Mistral's window, or at the trained length of a stretched Nomic.
     pub max_position_embeddings: usize,
     /// How the tokens of an input take these positions.
     pub positions: Positions,
     /// Rows of the token type table; 0 when the model has none.
     pub type_vocab_size: usize,
-    /// Added to the variance, or to the mean square, in every norm.
+    /// Epsilon of every norm, added to the variance or to the mean square.
     pub layer_norm_eps: f32,
-    /// Type of the stored weights, as the file says; computation is in f32 whatever it is.
+    /// Type of the stored weights, according to the file. It does not decide the type that is computed in.
     pub torch_dtype: Option<String>,
     /// Columns of a head.
     head_dim: usize,
     /// What the logits of a classifier mean.
     labels: Labels,
-    /// The file, for what only one family has.
+    /// The file itself, for fields that only one family has.
     json: JsonObject,
 }
 
@@ -101,12 +102,12 @@ impl ModelConfig {
         self.head_dim
     }
 
-    /// Most tokens of one input: the positions that tokens can take.
+    /// Most tokens of one input: the number of positions that tokens can take.
     pub fn max_input_length(&self) -> usize {
         self.max_position_embeddings.saturating_sub(self.spare_positions())
     }
 
-    /// Says that inputs end at a window before the last position, where inputs of `longest` tokens would not.
+    /// Warns that a window ends inputs before the last position, if inputs of `longest` tokens would be longer.
     pub(crate) fn window_warning(
         &self,
         fields: &ConfigFields,
@@ -122,7 +123,7 @@ impl ModelConfig {
         }))
     }
 
-    /// Says that a model is taken to be causal, where its authors' own code may be what knows otherwise.
+    /// Warns that a model is computed as causal although its authors' own code may do otherwise.
     pub(crate) fn causal_warning(&self, fields: &ConfigFields) -> Result<Option<String>, ModelError> {
         let code = self.optional::<Value>("auto_map")?;
         let has_code = code.is_some_and(|classes| classes["AutoModel"].is_string());
@@ -136,18 +137,18 @@ impl ModelConfig {
         }))
     }
 
-    /// The file; what stands under an alias of a field stands under the field, too.
+    /// The file as JSON; the value of an alias also stands under the field it means.
     pub(crate) fn text(&self) -> String {
         self.json.text()
     }
 
-    /// What the published class of the model is made for; `None` for a bare encoder.
+    /// The task of the model's published class; `None` for a bare encoder.
     pub(crate) fn task(&self) -> Result<Option<Task>, ModelError> {
         let classes: Vec<String> = self.json.get("architectures")?.unwrap_or_default();
         Ok(classes.iter().find_map(|class| Task::of_class(class)))
     }
 
-    /// The published class, if it is one that writes on: rerankers of that kind ask it for a yes or a no.
+    /// The published class, if it generates text: rerankers of that kind ask it for a yes or a no.
     pub(crate) fn generator(&self) -> Result<Option<String>, ModelError> {
         let classes: Vec<String> = self.json.get("architectures")?.unwrap_or_default();
         Ok(classes.into_iter().find(|class| class.ends_with("ForCausalLM")))
@@ -158,15 +159,15 @@ impl ModelConfig {
         &self.labels
     }
 
-    /// Has a module behind the model say what its logits mean.
+    /// Replaces the labels by those of a module behind the model.
     pub(crate) fn set_labels(&mut self, labels: Labels) {
         self.labels = labels;
     }
 
-    /// Logits of a classifier.
+    /// Number of logits of a classifier.
     ///
     /// # Errors
-    /// What is wrong with the labels, which nothing else reads.
+    /// If the labels are invalid, which nothing else reports.
     pub(crate) fn num_labels(&self) -> Result<usize, ModelError> {
         match self.labels.names.len() {
             0 => Ok(config_labels::names(&self.json)?.len()),
@@ -174,7 +175,7 @@ impl ModelConfig {
         }
     }
 
-    /// `error`, unless a matrix has another shape than the labels call for because two fields disagree about their number.
+    /// `error`, or its cause if a matrix has the wrong shape because two fields disagree about the number of labels.
     pub(crate) fn explained_by_labels(&self, error: ModelError) -> ModelError {
         let ModelError::Shape { tensor, got, .. } = &error else { return error };
         let Ok(Some((count, names))) = config_labels::contradiction(&self.json) else { return error };
@@ -195,22 +196,22 @@ impl ModelConfig {
         self.json.get(field)
     }
 
-    /// Whether the file says null, which is not always the same as not to say anything.
+    /// Whether the file says null, which is not always the same as leaving the field out.
     pub(crate) fn is_null(&self, field: &str) -> bool {
         self.json.is_null(field)
     }
 
-    /// Whether the file has a value for the field.
+    /// Whether the file has a value other than null for the field.
     pub(crate) fn is_given(&self, field: &str) -> bool {
         self.json.iter().any(|(name, value)| name == field && !value.is_null())
     }
 
-    /// A number that is at least 1.
+    /// A number of at least 1.
     pub(crate) fn count(&self, setting: Setting<u32>) -> Result<u32, ModelError> {
         setting.count(&self.json)
     }
 
-    /// A number that is at least 1, and at most `limit`.
+    /// A number of at least 1 and at most `limit`.
     pub(crate) fn count_up_to(&self, limit: u32, setting: Setting<u32>) -> Result<u32, ModelError> {
         setting.count_up_to(limit, &self.json)
     }
@@ -220,12 +221,12 @@ impl ModelConfig {
         Ok(if self.read(setting)? { Bias::With } else { Bias::Without })
     }
 
-    /// A word.
+    /// The value of a string setting.
     pub(crate) fn word(&self, setting: Setting<&'static str>) -> Result<String, ModelError> {
         setting.word(&self.json)
     }
 
-    /// An activation by its name.
+    /// The activation that a setting names.
     pub(crate) fn activation(&self, setting: Setting<&'static str>) -> Result<Activation, ModelError> {
         setting.activation(&self.json)
     }
@@ -235,7 +236,7 @@ impl ModelConfig {
         self.json.wrong(field, why)
     }
 
-    /// An error about a value that nothing here implements.
+    /// An error about a value that is not implemented here.
     pub(crate) fn unsupported(
         &self,
         field: &'static str,
@@ -245,7 +246,7 @@ impl ModelConfig {
         self.json.unsupported(field, value.to_string(), supported)
     }
 
-    /// Rows of the position table up to the one of padding, which no token takes.
+    /// Rows of the position table that no token takes: those up to and including the padding row.
     fn spare_positions(&self) -> usize {
         match self.positions {
             Positions::FromZero => 0,
@@ -276,7 +277,8 @@ impl ModelConfig {
     }
 }
 
-/// The positions there are; of a model that was stretched or sees a window of them, those at which that changes nothing.
+/// The positions that inputs may use. For a model that was stretched or sees only a window, these are the positions at
+/// which that makes no difference yet.
 fn max_positions(json: &JsonObject, fields: &ConfigFields) -> Result<usize, ModelError> {
     let positions = fields.max_position_embeddings.size(json)?;
     let positions = match fields.stretched_behind {
@@ -286,17 +288,17 @@ fn max_positions(json: &JsonObject, fields: &ConfigFields) -> Result<usize, Mode
     Ok(causal_window(json, fields)?.map_or(positions, |(_, window)| positions.min(window)))
 }
 
-/// How many tokens a causal model sees, and the field that says so; `None`: all of them.
+/// How many tokens a causal model sees, and the field that says so; `None` if it sees all of them.
 fn causal_window(
     json: &JsonObject,
     fields: &ConfigFields,
 ) -> Result<Option<(&'static str, usize)>, ModelError> {
-    // null is no window: to say nothing means the default
+    // null means no window, an absent field means the default
     let given = fields.causal_window.filter(|window| !json.is_null(window.name()));
     given.map(|window| Ok((window.name(), window.size(json)?))).transpose()
 }
 
-/// `model_type` decides; in files without one the name of the model's class.
+/// Finds the architecture by `model_type`; in files without one, by the name of the model's class.
 fn architecture(json: &JsonObject) -> Result<(&'static Architecture, &'static Name), ModelError> {
     let all = || {
         let all = crate::architectures::ALL.iter();
@@ -317,7 +319,7 @@ fn architecture(json: &JsonObject) -> Result<(&'static Architecture, &'static Na
     }
     let classes: Vec<String> = json.get("architectures")?.unwrap_or_default();
     let known = all().filter(|(_, name)| classes.iter().any(|class| class.starts_with(name.class_prefix)));
-    // "LlamaBidirectionalModel" is no Llama
+    // the longest prefix wins: "LlamaBidirectionalModel" is not a Llama
     let closest = known.max_by_key(|(_, name)| name.class_prefix.len());
     closest.ok_or_else(|| json.wrong("model_type", format!("missing, supported: {}", supported())))
 }
@@ -360,7 +362,7 @@ mod tests {
         assert_eq!(config.head_dim(), 64);
     }
 
-    /// What a family changes of the defaults of BERT, or reads under another name.
+    /// What a family changes in BERT's defaults, or reads under another name.
     #[test]
     fn families_have_their_own_fields_and_defaults() {
         let bert = |model_type: &str| {
@@ -396,7 +398,7 @@ mod tests {
         assert_eq!(named.type_vocab_size, 0);
     }
 
-    /// The reference takes the alias where both are given; here they have to agree.
+    /// The reference takes the alias if both are given; here they have to agree.
     #[test]
     fn distilbert_s_aliases_may_not_contradict_its_fields() {
         let open_with = |fields: &str| open(&format!(r#"{{"model_type": "distilbert", {fields}}}"#));

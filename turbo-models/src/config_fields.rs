@@ -1,4 +1,4 @@
-//! What a family's `config.json` calls the sizes of a model, and what they are where it does not say.
+//! What a family calls the sizes of a model in `config.json`, and what they are by default.
 
 use std::fmt::Display;
 
@@ -8,17 +8,17 @@ use turbo_graph::{Activation, Positions};
 
 use crate::{ModelError, json::JsonObject};
 
-/// One thing that a model has.
+/// Where one property of a model comes from.
 #[derive(Clone, Copy)]
 pub(crate) enum Setting<T> {
-    /// In this field, or this where the field is absent.
+    /// This field, or this default if the field is absent.
     Field(&'static str, T),
     /// The same for all models of the family, whatever the file says.
     Always(T),
 }
 
-/// What is read of every model of a family. One family differs from another in a few of these, so that its own are
-/// written `ConfigFields { .., ..bert::FIELDS }`. Defaults are those of the transformers library.
+/// What is read from the file of every model of a family. Families differ in a few of these fields, so most are written
+/// `ConfigFields { .., ..bert::FIELDS }`. Defaults are those of the transformers library.
 #[derive(Clone, Copy)]
 pub(crate) struct ConfigFields {
     pub(crate) vocab_size: Setting<u32>,
@@ -35,33 +35,35 @@ pub(crate) struct ConfigFields {
     /// `None`: no token types.
     pub(crate) type_vocab_size: Option<Setting<u32>>,
     pub(crate) layer_norm_eps: Setting<f64>,
-    /// Where the tokens stand in the position table: behind the padding token of this field.
+    /// Which rows of the position table tokens take: with `AfterPad`, those behind the padding token that this field
+    /// names.
     pub(crate) positions: Setting<Positions>,
-    /// Where this field is given, positions are stretched behind this many, and inputs end there.
+    /// If this field is given, positions are stretched beyond this many, and inputs end there.
     pub(crate) stretched_behind: Option<(&'static str, Setting<u32>)>,
-    /// How many tokens a causal model sees, its own included; null for all. Inputs end there: up to there it hides nothing,
-    /// be the model causal or one whose tokens see all others.
+    /// How many tokens a causal model sees, its own included; null for all. Inputs end there: up to that length the
+    /// window hides nothing, whether the model is causal or lets tokens see all others.
     pub(crate) causal_window: Option<Setting<u32>>,
-    /// Fields that say whether tokens see those behind them: where none of these is given, a model of the family is causal.
+    /// Fields that say whether tokens see those behind them. If none of them is given, a model of the family is causal.
     pub(crate) causal_fields: &'static [&'static str],
-    /// Other names of fields, each with the field it means: `attribute_map` of the transformers library.
+    /// Aliases of fields, each with the field it means: `attribute_map` of the transformers library.
     pub(crate) attribute_map: &'static [(&'static str, &'static str)],
-    /// A field of this layout, and the one that a newer layout has instead, which is not supported.
+    /// A field of the supported layout, and the one that a newer, unsupported layout has instead.
     pub(crate) newer_layout: Option<(&'static str, &'static str)>,
-    /// A field and its value, where another family has the same `model_type`: that one is later in the list.
+    /// A field and its value in this family, if another family, later in the list, has the same `model_type`.
     pub(crate) told_by: Option<(&'static str, &'static str)>,
-    /// What else must be as it is here.
+    /// Other fields that must have certain values.
     pub(crate) only: &'static [Only],
 }
 
 impl ConfigFields {
-    /// Whether a file with the family's `model_type` means this family.
+    /// Whether a file with the family's `model_type` belongs to this family.
     pub(crate) fn are_meant(&self, json: &JsonObject) -> Result<bool, ModelError> {
         let Some((field, told)) = self.told_by else { return Ok(true) };
         Ok(json.get::<Value>(field)?.is_some_and(|value| value == told))
     }
 
-    /// Refuses a file of the newer layout: read as one of this layout, it would have the defaults of all fields.
+    /// Refuses a file of the newer layout: read as one of the supported layout, it would get the defaults of all
+    /// fields.
     pub(crate) fn check_layout(&self, json: &JsonObject) -> Result<(), ModelError> {
         let Some((field, newer)) = self.newer_layout else { return Ok(()) };
         match (json.get::<Value>(field)?, json.get::<Value>(newer)?) {
@@ -74,19 +76,19 @@ impl ConfigFields {
     }
 }
 
-/// How many heads of keys and values there are.
+/// How many key and value heads there are.
 #[derive(Clone, Copy)]
 pub(crate) enum KeyValueHeads {
-    /// As many as heads of queries.
+    /// As many as query heads.
     Shared,
-    /// As many as this field says, or else as [`Self::Shared`].
+    /// As many as this field says; if it is absent, as [`Self::Shared`].
     SharedUnless(&'static str),
-    /// As many as this says; null is as [`Self::Shared`].
+    /// As many as this setting says; null is the same as [`Self::Shared`].
     Own(Setting<u32>),
 }
 
 impl KeyValueHeads {
-    /// What the file says; `None` where there are as many as heads of queries.
+    /// The number in the file; `None` if there are as many as query heads.
     pub(crate) fn given(self, json: &JsonObject) -> Result<Option<usize>, ModelError> {
         match self {
             Self::Shared => Ok(None),
@@ -96,7 +98,7 @@ impl KeyValueHeads {
         }
     }
 
-    /// What an error calls it.
+    /// Its name in error messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Shared => "model_type",
@@ -106,7 +108,7 @@ impl KeyValueHeads {
     }
 }
 
-/// What this field says, if it is there.
+/// The size in `field`, if the field is given.
 fn given_size(field: &'static str, json: &JsonObject) -> Result<Option<usize>, ModelError> {
     json.get::<u32>(field)?.map(|given| Setting::Field(field, given).size(json)).transpose()
 }
@@ -114,16 +116,16 @@ fn given_size(field: &'static str, json: &JsonObject) -> Result<Option<usize>, M
 /// How many columns a head has.
 #[derive(Clone, Copy)]
 pub(crate) enum HeadDim {
-    /// The heads share out `hidden_size`.
+    /// The heads divide up `hidden_size`.
     Shared,
-    /// As many as this field says, or else as [`Self::Shared`].
+    /// As many as this field says; if it is absent, as [`Self::Shared`].
     SharedUnless(&'static str),
-    /// As many as this says.
+    /// As many as this setting says.
     Own(Setting<u32>),
 }
 
 impl HeadDim {
-    /// What the file says; `None` where the heads share out `hidden_size`.
+    /// The number in the file; `None` if the heads divide up `hidden_size`.
     pub(crate) fn given(self, json: &JsonObject) -> Result<Option<usize>, ModelError> {
         match self {
             Self::Shared => Ok(None),
@@ -133,12 +135,12 @@ impl HeadDim {
     }
 }
 
-/// A field that changes what the models compute, and the values for which they are drawn right.
+/// A field that changes what a model computes, and the values that are implemented.
 pub(crate) struct Only {
     pub(crate) field: &'static str,
     /// As JSON, strings without their quotes.
     pub(crate) values: &'static [&'static str],
-    /// What counts where the field is absent or null.
+    /// The value if the field is absent or null.
     pub(crate) default: &'static str,
 }
 
@@ -167,7 +169,7 @@ impl<T: Copy + DeserializeOwned> Setting<T> {
 }
 
 impl<T> Setting<T> {
-    /// What an error calls it.
+    /// Its name in error messages.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Setting::Field(field, _) => field,
@@ -181,7 +183,7 @@ impl<T> Setting<T> {
 }
 
 impl Setting<u32> {
-    /// A positive number. It is trusted only after the weights were found to have it: nothing is allocated by it.
+    /// A positive number. It is not trusted before the weights were found to match it: nothing is allocated by it.
     pub(crate) fn count(self, json: &JsonObject) -> Result<u32, ModelError> {
         match self.value(json)? {
             0 => Err(self.out_of_range(json, 0, "at least 1")),
@@ -189,7 +191,7 @@ impl Setting<u32> {
         }
     }
 
-    /// As [`Self::count`], at most `limit`.
+    /// Like [`Self::count`], and at most `limit`.
     pub(crate) fn count_up_to(self, limit: u32, json: &JsonObject) -> Result<u32, ModelError> {
         match self.count(json)? {
             count if count > limit => Err(self.out_of_range(json, count, &format!("at most {limit}"))),
@@ -258,7 +260,7 @@ mod tests {
         opened.map(|(config, _)| config)
     }
 
-    /// Heads need not share out the hidden size, and several may share one of keys and values.
+    /// Heads need not divide up the hidden size, and several query heads may share one key and value head.
     #[test]
     fn qwen3_says_how_wide_its_heads_are() {
         let config = |fields: &str| open(&format!(r#"{{"model_type": "qwen3"{fields}}}"#));
@@ -275,7 +277,7 @@ mod tests {
         assert_eq!(config(r#", "num_key_value_heads": 3"#).unwrap_err(), expected);
     }
 
-    /// What is not said has the default of the family, and null is as many as there are heads of queries.
+    /// An absent field has the family's default; null means as many as query heads.
     #[test]
     fn heads_of_keys_and_values_have_the_defaults_of_their_family() {
         for (model_type, default) in
@@ -295,7 +297,7 @@ mod tests {
         assert_eq!(open(few).unwrap_err(), expected);
     }
 
-    /// Where the file does not say it, heads share out the hidden size.
+    /// If the file does not say how wide heads are, they divide up the hidden size.
     #[test]
     fn heads_may_share_out_the_hidden_size_or_not() {
         for model_type in ["qwen2", "mistral", "llama"] {
@@ -315,7 +317,7 @@ mod tests {
         }
     }
 
-    /// Up to there a causal window hides nothing; null is none.
+    /// Up to its own length a causal window hides nothing; null means no window.
     #[test]
     fn inputs_end_at_mistral_s_window() {
         let longest = |fields: &str| {
@@ -332,7 +334,7 @@ mod tests {
         assert_eq!(longest(r#", "sliding_window": 0"#).unwrap_err(), none);
     }
 
-    /// Where positions are stretched beyond what the model was trained with, inputs end there.
+    /// Inputs end where positions are stretched beyond what the model was trained with.
     #[test]
     fn nomic_s_stretched_positions_are_not_used() {
         let config = |fields: &str| {
@@ -346,7 +348,7 @@ mod tests {
         assert_eq!(config(trained).max_input_length(), 512);
     }
 
-    /// Published files have the names of both layouts; positions alone differ between them.
+    /// Published files have the field names of both layouts; only the positions differ between them.
     #[test]
     fn nomic_s_sizes_may_have_the_names_of_the_newer_layout() {
         let config = |fields: &str| {
@@ -367,7 +369,7 @@ mod tests {
         assert_eq!(error, format!("config.json: {why}"));
     }
 
-    /// What would compute something else than what is drawn.
+    /// Variants that would compute something other than what is drawn.
     #[test]
     fn variants_of_families_are_refused() {
         let cases = [
@@ -445,7 +447,7 @@ mod tests {
         }
     }
 
-    /// What the best known models of the newer families say of themselves, as far as it matters or might be taken amiss.
+    /// What the best known models of the newer families say of themselves, as far as it matters or could be misread.
     #[test]
     fn published_configurations_are_read() {
         let nomic = open(

@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use crate::{ModelError, ScoreFunction, error::one_line, json::JsonObject};
 
-/// Labels of a model whose file names none, as in the transformers library.
+/// Number of labels of a model whose file says nothing about them, as in the transformers library.
 const DEFAULT_LABELS: u32 = 2;
-/// Most labels that are numbered without being named; named ones are as many as the file has names.
+/// Most labels that are numbered without being named; named labels are bounded by the names in the file.
 const MOST_UNNAMED: u32 = 1 << 16;
 
 /// The labels of a model's head, in the order of its logits.
@@ -18,12 +18,12 @@ pub(crate) struct Labels {
     pub(crate) names: Vec<String>,
     /// How logits become the scores of a classifier.
     pub(crate) score_function: ScoreFunction,
-    /// How the file of a cross-encoder makes scores of logits, if it says so.
+    /// The score function that the file of a cross-encoder names, if any.
     pub(crate) activation: Option<ScoreClass>,
 }
 
-/// The Python class that a file of the sentence-transformers library names for the scores of a cross-encoder: no other
-/// model needs to know what it does.
+/// The Python class that a file of the sentence-transformers library names as a cross-encoder's score function. It is
+/// looked up late: no other model needs to know what it does.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ScoreClass {
     file: PathBuf,
@@ -39,16 +39,15 @@ struct SentenceTransformers {
 }
 
 impl Labels {
-    /// Reads names and functions. There are no names where they make no sense: that stops a classifier, but no other
-    /// model.
+    /// Reads names and score functions. Invalid names are read as none: that stops a classifier, but no other model.
     pub(crate) fn read(json: &JsonObject) -> Result<Self, ModelError> {
         let names = names(json).unwrap_or_default();
         let score_function = score_function(json, names.len())?;
         Ok(Self { names, score_function, activation: asked_activation(json)? })
     }
 
-    /// The one label of a model whose score a module makes. Of the file's labels only the function that makes scores of
-    /// logits counts.
+    /// The only label of a model whose score comes from a module. Of the file's labels, only the score function that
+    /// the file names is kept.
     pub(crate) fn one(of_file: &Self) -> Self {
         Self {
             names: vec!["LABEL_0".to_owned()],
@@ -58,8 +57,8 @@ impl Labels {
     }
 }
 
-/// Reads `id2label`, or else counts `num_labels`: at least one. Where both are given and disagree, the number counts, as
-/// in version 5 of the reference.
+/// Reads `id2label`, or else numbers `num_labels` labels: at least one. If both are given and disagree, `num_labels`
+/// counts, as in version 5 of the reference.
 ///
 /// # Errors
 /// [`ModelError`], naming the field.
@@ -71,15 +70,15 @@ pub(crate) fn names(json: &JsonObject) -> Result<Vec<String>, ModelError> {
     }
 }
 
-/// The number of labels and that of their names, where both are given and differ.
+/// The value of `num_labels` and the number of names, if both are given and differ.
 pub(crate) fn contradiction(json: &JsonObject) -> Result<Option<(u32, usize)>, ModelError> {
     let names = json.get::<BTreeMap<String, Value>>("id2label")?.map(|names| names.len());
     let both = json.get::<u32>("num_labels")?.zip(names);
     Ok(both.filter(|(count, names)| *count as usize != *names))
 }
 
-/// Whether the only logit of a token tells that it was replaced: such a model has no labels, only the two of the
-/// default.
+/// Whether a token's only logit says that the token was replaced: such a model has no labels of its own, only the
+/// default two.
 fn is_discriminator(json: &JsonObject) -> Result<bool, ModelError> {
     let classes: Vec<String> = json.get("architectures")?.unwrap_or_default();
     Ok(classes.iter().any(|class| class == "ElectraForPreTraining"))
@@ -115,8 +114,8 @@ fn numbered(json: &JsonObject) -> Result<Vec<String>, ModelError> {
     }
 }
 
-/// What the kind of problem calls for, as in the pipeline of the transformers library; a single label is right or
-/// wrong.
+/// The score function that `problem_type` calls for, as in the pipeline of the transformers library; a single label is
+/// right or wrong by itself.
 fn score_function(json: &JsonObject, labels: usize) -> Result<ScoreFunction, ModelError> {
     let problem: Option<String> = json.get("problem_type")?;
     Ok(match problem.as_deref() {
@@ -127,7 +126,7 @@ fn score_function(json: &JsonObject, labels: usize) -> Result<ScoreFunction, Mod
     })
 }
 
-/// What a cross-encoder's `config.json` names; later versions of its library write that to a file of their own.
+/// The class that a cross-encoder's `config.json` names; later versions of the library write it to a file of their own.
 fn asked_activation(json: &JsonObject) -> Result<Option<ScoreClass>, ModelError> {
     const OLD: &str = "sbert_ce_default_activation_function";
     const NEW: &str = "sentence_transformers";
@@ -139,12 +138,12 @@ fn asked_activation(json: &JsonObject) -> Result<Option<ScoreClass>, ModelError>
 }
 
 impl ScoreClass {
-    /// What `field` of a file names.
+    /// The class that `field` of a file names.
     pub(crate) fn new(json: &JsonObject, field: &'static str, class: String) -> Self {
         Self { file: json.file().to_owned(), field, class }
     }
 
-    /// What the class does.
+    /// What the class computes.
     ///
     /// # Errors
     /// [`ModelError::Unsupported`].
@@ -198,7 +197,7 @@ mod tests {
         assert_eq!(many.names[10], "name 10", "in the order of numbers, not of letters");
     }
 
-    /// Where they are needed; all else can be read.
+    /// Only if they are needed; everything else can be read.
     #[test]
     fn odd_labels_are_refused() {
         let cases = [

@@ -1,4 +1,5 @@
-//! The pencil of every architecture: nodes that come in groups, and weights that are checked as they are named.
+//! What every architecture draws with: groups of nodes that occur together, and weights that are checked as they are
+//! named.
 
 use std::ops::Range;
 
@@ -17,12 +18,12 @@ pub(crate) enum Bias {
     Without,
 }
 
-/// What the gain of a norm is.
+/// How the gain of a norm is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gain {
-    /// The published weight.
+    /// The published weight is the gain.
     Weight,
-    /// One more than that: weights that were trained around zero.
+    /// The gain is one more than the published weight, which was trained around zero.
     OnePlusWeight,
 }
 
@@ -31,10 +32,10 @@ pub(crate) enum Gain {
 /// A weight that the folder lacks, or has in another shape, ends the drawing at once. So a configuration that claims a
 /// million layers costs no more than the layers that the files really have.
 pub(crate) struct Drawing<'a> {
-    /// For the operators that are used as they are.
+    /// The builder, for operators that need nothing added.
     pub(crate) graph: GraphBuilder,
     weights: &'a Weights,
-    /// A weight that the folder lacks, and which of the folder's is read for it.
+    /// A weight that the folder lacks, and the one that is read in its place.
     stand_in: Option<(String, String)>,
 }
 
@@ -44,7 +45,7 @@ impl<'a> Drawing<'a> {
         Self { graph: GraphBuilder::new(name), weights, stand_in: None }
     }
 
-    /// Has the published weight `other` be read wherever the weight `name` is drawn.
+    /// Draws the published weight `other` wherever the weight `name` is asked for from now on.
     pub(crate) fn read_for(&mut self, name: String, other: String) {
         self.stand_in = Some((name, other));
     }
@@ -62,13 +63,13 @@ impl<'a> Drawing<'a> {
         Ok(self.graph.weight(name, shape))
     }
 
-    /// What is made of the published weight `name` with `shape`, which keeps its shape.
+    /// A weight that is made from the published weight `name` with `shape`, and has the same shape.
     fn derived(&mut self, name: &str, shape: &[usize], derived: &Derived) -> Result<ValueId, ModelError> {
         self.weights.check(name, shape)?;
         Ok(self.graph.weight(&derived.name(name), shape))
     }
 
-    /// As [`Self::embed`], each value times `factor`.
+    /// Like [`Self::embed`], with each value multiplied by `factor`.
     pub(crate) fn embed_times(
         &mut self,
         name: &str,
@@ -101,7 +102,7 @@ impl<'a> Drawing<'a> {
         self.linear_with(x, name, sizes, Bias::With)
     }
 
-    /// As [`Self::linear`], where the bias may be missing.
+    /// Like [`Self::linear`], where the bias may be missing.
     pub(crate) fn linear_with(
         &mut self,
         x: ValueId,
@@ -120,7 +121,7 @@ impl<'a> Drawing<'a> {
         }
     }
 
-    /// `x · {name}`: by a matrix `[inputs, outputs]` that is published as it multiplies from the right.
+    /// `x · {name}`, for a matrix `[inputs, outputs]` that is published in the orientation in which it multiplies.
     pub(crate) fn product_with(
         &mut self,
         x: ValueId,
@@ -132,7 +133,8 @@ impl<'a> Drawing<'a> {
         Ok(self.graph.matmul(x, matrix)?)
     }
 
-    /// `x · {rows of name.weight}ᵀ`: the part of a published matrix `[height, inputs]` that makes the columns `rows`.
+    /// `x · {rows of name.weight}ᵀ`: the product with the part of a published matrix `[height, inputs]` that makes the
+    /// columns `rows`.
     pub(crate) fn product_of_rows(
         &mut self,
         x: ValueId,
@@ -146,7 +148,7 @@ impl<'a> Drawing<'a> {
         Ok(self.graph.matmul(x, part)?)
     }
 
-    /// The rows of a table, `[positions, inputs]`, as the published matrix and bias `name` make them, `[positions,
+    /// The rows of `table`, `[positions, inputs]`, projected by the published matrix and bias `name`: `[positions,
     /// outputs]`.
     pub(crate) fn positions(
         &mut self,
@@ -166,7 +168,7 @@ impl<'a> Drawing<'a> {
         Ok(self.graph.weight(&made, &[positions, outputs]))
     }
 
-    /// `x · rowᵀ`: one column by row `row` of a published matrix `[height, inputs]`, less that by row `less`, if there is one.
+    /// `x · rowᵀ`: one column, by row `row` of a published matrix `[height, inputs]`, minus row `less` if there is one.
     pub(crate) fn product_of_row(
         &mut self,
         x: ValueId,
@@ -182,7 +184,7 @@ impl<'a> Drawing<'a> {
         Ok(self.graph.matmul(x, row)?)
     }
 
-    /// `activation(gate) · up`, value by value: what stands between the products of a feed-forward with two wide matrices.
+    /// `activation(gate) · up`, value by value: what stands between the matrices of a gated feed-forward part.
     pub(crate) fn gated(
         &mut self,
         gate: ValueId,
@@ -204,7 +206,7 @@ impl<'a> Drawing<'a> {
         self.layer_norm_with(x, name, columns, epsilon, Bias::With)
     }
 
-    /// As [`Self::layer_norm`], where the offset may be missing.
+    /// Like [`Self::layer_norm`], where the offset may be missing.
     pub(crate) fn layer_norm_with(
         &mut self,
         x: ValueId,
@@ -221,7 +223,7 @@ impl<'a> Drawing<'a> {
         Ok(self.graph.layer_norm(x, gain, offset, epsilon)?)
     }
 
-    /// The gain of a norm of `columns` values, of `{name}.weight`.
+    /// The gain of a norm of `columns` values, from `{name}.weight`.
     pub(crate) fn gain(&mut self, name: &str, columns: usize, gain: Gain) -> Result<ValueId, ModelError> {
         let name = format!("{name}.weight");
         match gain {
@@ -230,7 +232,7 @@ impl<'a> Drawing<'a> {
         }
     }
 
-    /// Norm by the root of the mean square of rows of `columns` values, with its gain of `{name}.weight`.
+    /// RMS norm of rows of `columns` values, with its gain from `{name}.weight`.
     pub(crate) fn rms_norm(
         &mut self,
         x: ValueId,

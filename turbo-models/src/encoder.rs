@@ -18,12 +18,13 @@ use crate::{
 pub struct EncoderOptions {
     /// How the sequences of a batch share a tensor.
     pub layout: LayoutKind,
-    /// What is computed.
+    /// The task.
     pub task: Task,
-    /// Which of the task's rows.
+    /// Which of the task's rows can be read.
     pub outputs: Outputs,
-    /// What the products of the layers with weights, and those with the vocabulary, are computed in. Attention is in bf16
-    /// for it and for int8 where the device has fast instructions for that. All else, heads included, is f32.
+    /// Type in which the layers' products with weights and the product with the vocabulary are computed. For bf16 and
+    /// int8, attention computes in bf16 if the device has fast instructions for it. Everything else, heads included, is
+    /// f32.
     pub dtype: DType,
     /// How activation memory is planned.
     pub planner: PlannerConfig,
@@ -33,24 +34,24 @@ pub struct EncoderOptions {
 
 /// Memory that an encoder holds, in bytes.
 ///
-/// Beside it there are a few vectors of batch size. The files of weights are mapped as long as the [`Checkpoint`] lives,
-/// and let go of once they were packed.
+/// A few vectors of batch size are not counted. The weight files stay mapped as long as the [`Checkpoint`] lives, but
+/// their memory is released once the weights are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncoderMemory {
     /// Matrices, packed for products.
     pub packed_bytes: usize,
-    /// Tables of embeddings, biases, norms.
+    /// Embedding tables, biases and norms.
     pub table_bytes: usize,
-    /// Chunks of activations: as much as the largest batch so far needed, or the one reserved for.
+    /// Chunks of activations: as much as the largest batch so far needed, or the reserved capacity.
     pub footprint_bytes: usize,
-    /// What the task gives, of such a batch: rows of logits, one per word of a vocabulary, can be the most of all.
+    /// Outputs of such a batch. Rows of logits, with one value per vocabulary token, can be the largest part of all.
     pub output_bytes: usize,
-    /// What kernels keep to themselves, of such a batch.
+    /// Scratch memory of the kernels, for such a batch.
     pub scratch_bytes: usize,
 }
 
 impl EncoderOptions {
-    /// Packed rows in f32, for the task of the folder, or else for vectors pooled by the mean; all outputs, no cache.
+    /// Packed rows in f32, for the folder's task, or for mean-pooled vectors if it has none; all outputs, no cache.
     pub fn of(checkpoint: &Checkpoint) -> Self {
         Self {
             layout: LayoutKind::Packed,
@@ -63,7 +64,7 @@ impl EncoderOptions {
     }
 }
 
-/// A model ready to run. Its weights are its own: the checkpoint may be dropped.
+/// A model ready to run. It owns its weights, so the checkpoint may be dropped.
 pub struct Encoder<D: EncoderKernels> {
     executor: Executor<D>,
     task: Task,
@@ -72,20 +73,21 @@ pub struct Encoder<D: EncoderKernels> {
     selected: Option<OutputId>,
     row_lens: RowLens,
     limits: InputLimits,
-    /// What is left out at the end of an input.
+    /// Id that is dropped from the end of an input.
     padding_id: Option<u32>,
-    /// Whether values of pooled rows become whole numbers.
+    /// Whether the values of pooled rows become whole numbers.
     tanh_int8: bool,
     cache_use: Option<CacheUse>,
     staging: Staging,
 }
 
 impl<D: EncoderKernels> Encoder<D> {
-    /// Compiles `checkpoint` with every pass and packs its weights for `device`, or copies what the cache has. The memory
-    /// behind the checkpoint's files is let go.
+    /// Compiles `checkpoint` with every pass, and packs its weights for `device` or copies them from the cache. Then
+    /// releases the memory behind the checkpoint's files.
     ///
     /// # Errors
-    /// [`ModelError`]; [`ModelError::Range`] for a device whose floats do not hold the activations of the model's family.
+    /// [`ModelError`]; [`ModelError::Range`] for a device whose float type cannot hold the activations of the model's
+    /// family.
     pub fn new(device: D, checkpoint: &Checkpoint, options: EncoderOptions) -> Result<Self, ModelError> {
         let EncoderOptions { layout, task, outputs, dtype, planner, packed_cache } = options;
         checkpoint.check_float::<D::Float>()?;
@@ -112,7 +114,7 @@ impl<D: EncoderKernels> Encoder<D> {
         })
     }
 
-    /// What it computes.
+    /// The task that it computes.
     pub fn task(&self) -> Task {
         self.task
     }
@@ -137,7 +139,7 @@ impl<D: EncoderKernels> Encoder<D> {
         self.limits
     }
 
-    /// What the cache of packed weights was good for; `None` without one.
+    /// How the cache of packed weights was used; `None` without one.
     pub fn cache_use(&self) -> Option<&CacheUse> {
         self.cache_use.as_ref()
     }
@@ -154,7 +156,7 @@ impl<D: EncoderKernels> Encoder<D> {
         }
     }
 
-    /// Plans ahead: batches within `capacity` then allocate nothing.
+    /// Plans memory ahead: batches within `capacity` then allocate nothing.
     ///
     /// # Errors
     /// [`ModelError::Graph`].
@@ -162,8 +164,8 @@ impl<D: EncoderKernels> Encoder<D> {
         Ok(self.executor.reserve(capacity)?)
     }
 
-    /// Appends an input to `batch`, as the task reads it: a classifier that reads the last token takes the last that is not
-    /// padding, so padding at the end is left out. No token of a decoder sees it.
+    /// Appends an input to `batch` as the task reads it. A classifier that reads the last token takes the last one that
+    /// is not padding, so padding at the end is dropped. Tokens of a decoder do not see it, so nothing else changes.
     ///
     /// # Errors
     /// As [`Staging::push`].
@@ -176,7 +178,7 @@ impl<D: EncoderKernels> Encoder<D> {
         Ok(push(batch, input_ids, token_type_ids, self.padding_id)?)
     }
 
-    /// Runs `batch`, whose inputs all passed [`InputLimits::check`] and were put there by [`Self::push`].
+    /// Runs `batch`, whose inputs must all have passed [`InputLimits::check`] and been appended by [`Self::push`].
     ///
     /// # Errors
     /// [`ModelError::Graph`].
@@ -184,18 +186,18 @@ impl<D: EncoderKernels> Encoder<D> {
         Ok(self.executor.run(batch)?)
     }
 
-    /// As [`Self::run`], but stops when `keep_going`, which is called between layers, returns `false`.
+    /// Like [`Self::run`], but stops when `keep_going`, which is called between layers, returns `false`.
     ///
     /// # Errors
-    /// As [`Self::run`]; [`GraphError::Stopped`](turbo_graph::GraphError::Stopped) when it stopped: then there is
-    /// nothing to read, and the encoder is ready for the next batch.
+    /// As [`Self::run`]; [`GraphError::Stopped`](turbo_graph::GraphError::Stopped) if it stopped: then there is nothing
+    /// to read, and the encoder is ready for the next batch.
     pub fn run_while(&mut self, batch: &Staging, keep_going: impl FnMut() -> bool) -> Result<(), ModelError> {
         Ok(self.executor.run_while(batch, keep_going)?)
     }
 
-    /// As [`Self::run_while`], for rows of these kinds alone: the others cannot be read then. Where the vector of one token
-    /// is wanted (`cls`, the last one) and not the hidden state of all, what stands behind the last attention is computed
-    /// for that token alone. What is computed has the same bits.
+    /// Like [`Self::run_while`], for these kinds of rows alone: the others cannot be read then. If the vector of one
+    /// token is wanted (`cls`, the last one) and the hidden states of all tokens are not, everything behind the last
+    /// attention is computed for that token alone. What is computed has the same bits.
     ///
     /// # Errors
     /// As [`Self::run_while`].
@@ -208,17 +210,17 @@ impl<D: EncoderKernels> Encoder<D> {
         Ok(self.executor.run_for(batch, self.outputs(rows), keep_going)?)
     }
 
-    /// Batches that may be in flight, run but not yet read: 2 on a device that computes by itself, else 1.
+    /// Most batches in flight, that is, run but not yet read: 2 on a device that computes by itself, else 1.
     pub fn depth(&self) -> usize {
         self.executor.depth()
     }
 
-    /// As [`Self::run_for`], behind batches that were run before; these are read first, the oldest of all at any time. On a
-    /// device that computes by itself it returns as soon as the batch is launched.
+    /// Like [`Self::run_for`] without `keep_going`, behind batches that are still to be read. Reading always takes the
+    /// oldest batch first. On a device that computes by itself, this returns as soon as the batch is launched.
     ///
     /// # Errors
-    /// As [`Self::run`]; [`GraphError::Full`](turbo_graph::GraphError::Full) where [`Self::depth`] batches wait to be read.
-    /// The batches before are as they were.
+    /// As [`Self::run`]; [`GraphError::Full`](turbo_graph::GraphError::Full) if [`Self::depth`] batches wait to be
+    /// read. The earlier batches are unaffected.
     pub fn run_behind(
         &mut self,
         batch: &Staging,
@@ -235,12 +237,13 @@ impl<D: EncoderKernels> Encoder<D> {
         Ok(self.executor.is_done()?)
     }
 
-    /// Makes the batch behind the oldest one the one that is read.
+    /// Drops the oldest batch, so that the one behind it is read next.
     pub fn forget_oldest(&mut self) {
         self.executor.forget_oldest();
     }
 
-    /// Waits until all runs are done. Reading rows waits for those.
+    /// Waits until all runs are done; on a device that computes by itself, [`Self::run`] returns before. Reading rows
+    /// waits for their run, too.
     ///
     /// # Errors
     /// [`ModelError::Graph`].
@@ -248,7 +251,7 @@ impl<D: EncoderKernels> Encoder<D> {
         Ok(self.executor.finish()?)
     }
 
-    /// Bytes of device memory that are free; `None` where the device uses the system's memory.
+    /// Free device memory in bytes; `None` if the device uses the system's memory.
     ///
     /// # Errors
     /// [`ModelError::Graph`].
@@ -256,12 +259,12 @@ impl<D: EncoderKernels> Encoder<D> {
         Ok(self.executor.device().free_bytes().map_err(GraphError::from)?)
     }
 
-    /// Appends the row of input `sequence` of the batch that was run, of several of the oldest: `[pooled_len]`; embeddings are
-    /// not normalised, but whole numbers where the folder makes them such ([`tanh_int8`]).
+    /// Appends the row of input `sequence` of the batch that was run, or of the oldest such batch: `[pooled_len]`.
+    /// Embeddings are not normalised, but they are whole numbers if the folder makes them so ([`tanh_int8`]).
     ///
     /// # Errors
-    /// [`ModelError::Rows`] when the task has no such rows, [`ModelError::Graph`] when there was no such input, or when
-    /// the last run was for other rows.
+    /// [`ModelError::Rows`] if the task has no such rows, [`ModelError::Graph`] if there was no such input or the batch
+    /// was run for other rows.
     pub fn pooled(&mut self, sequence: usize, to: &mut Vec<f32>) -> Result<(), ModelError> {
         let first = to.len();
         self.read(RowKind::Pooled, sequence, to)?;
@@ -279,7 +282,7 @@ impl<D: EncoderKernels> Encoder<D> {
         self.read(RowKind::Tokens, sequence, to)
     }
 
-    /// Appends the rows of the tokens that that batch selected of input `sequence`, in the order in which they were
+    /// Appends the rows of the selected tokens of input `sequence` of that batch, in the order in which they were
     /// selected, `[selected, selected_len]`.
     ///
     /// # Errors
@@ -305,8 +308,9 @@ impl<D: EncoderKernels> Encoder<D> {
         Ok(self.executor.read(output, sequence, to)?)
     }
 
-    /// Bytes of activations and outputs that a batch of `capacity` would plan, without running it, and on a device with
-    /// memory of its own what operators take there beside them; `usize::MAX` for sizes that the planner refuses.
+    /// Bytes of activations and outputs that a batch of `capacity` would need, found by planning alone. On a device
+    /// with memory of its own, includes what operators take there in addition. `usize::MAX` for sizes that the planner
+    /// refuses.
     pub fn planned_bytes(&self, capacity: Capacity) -> usize {
         let planned = self.executor.planned_bytes(capacity).unwrap_or(usize::MAX);
         planned.saturating_add(self.executor.output_bytes_of(capacity))
@@ -337,7 +341,7 @@ impl<D: EncoderKernels> Encoder<D> {
     }
 }
 
-/// Appends an input without the ids `padding_id` at its end; of an input of nothing else, the first stays.
+/// Appends an input without the ids `padding_id` at its end; if it has no others, the first one stays.
 fn push(
     batch: &mut Staging,
     input_ids: &[u32],

@@ -27,7 +27,7 @@ pub enum ModelError {
         /// What the parser said.
         why: String,
     },
-    /// A field of a JSON file is missing or has a value that makes no sense.
+    /// A field of a JSON file is missing or has an invalid value.
     #[error("{file}: {field}: {why}")]
     Field {
         /// The file.
@@ -97,17 +97,17 @@ pub enum ModelError {
         /// Tasks that the model can do.
         supported: String,
     },
-    /// The activations of this family are larger than what the device stores floats as.
+    /// The activations of this family exceed the range of the device's float type.
     #[error("{model_type} models have activations beyond the range of {float}, supported: {supported}")]
     Range {
         /// The family.
         model_type: String,
-        /// What the device stores floats as.
+        /// The float type of the device.
         float: &'static str,
-        /// What they may be stored as.
+        /// Float types that can hold them.
         supported: &'static str,
     },
-    /// The program of a task does not give such rows.
+    /// The encoder's program does not return the requested rows.
     #[error(
         "{task} gives no {rows} rows: create the encoder with a task and outputs that have them (`EncoderOptions`)"
     )]
@@ -117,7 +117,7 @@ pub enum ModelError {
         /// The requested rows.
         rows: &'static str,
     },
-    /// The tokenizer's files make no tokenizer.
+    /// The tokenizer's files do not make a valid tokenizer.
     #[error("{file}: {why}")]
     Tokenizer {
         /// The file.
@@ -133,10 +133,10 @@ pub enum ModelError {
     Graph(#[from] GraphError),
 }
 
-/// Longest foreign message that is passed on, in characters.
+/// Longest part of a message from elsewhere that is passed on, in characters.
 const MAX_MESSAGE: usize = 300;
 
-/// The first characters of a foreign message, on one line: it may quote the file it is about.
+/// The first characters of a message from elsewhere, on one line: it may quote the file it is about.
 pub(crate) fn one_line(message: impl fmt::Display) -> String {
     message.to_string().chars().take(MAX_MESSAGE).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// Printers of chains put every cause behind the message.
+    /// Error-chain printers append every cause to the message.
     #[test]
     fn what_a_message_says_is_no_cause_behind_it() {
         let error = ModelError::Read { file: "config.json".into(), why: io::Error::other("gone") };

@@ -24,7 +24,7 @@ impl JsonObject {
         Ok(fields.map(|fields| Self { file, fields }))
     }
 
-    /// Reads `file`, which must be there.
+    /// Reads `file`, which must exist.
     pub(crate) fn open_existing(file: PathBuf) -> Result<Self, ModelError> {
         let missing = || io::Error::new(io::ErrorKind::NotFound, "there is no such file");
         Self::open(file.clone())?.ok_or_else(|| ModelError::Read { file, why: missing() })
@@ -35,7 +35,7 @@ impl JsonObject {
         &self.file
     }
 
-    /// The value of `field`; `None` when it is absent or null, which published files mean alike.
+    /// The value of `field`; `None` if it is absent or null, which mean the same in published files.
     pub(crate) fn get<T: DeserializeOwned>(&self, field: &'static str) -> Result<Option<T>, ModelError> {
         match self.fields.get(field) {
             None | Some(Value::Null) => Ok(None),
@@ -50,10 +50,10 @@ impl JsonObject {
         self.fields.get(field).is_some_and(Value::is_null)
     }
 
-    /// Puts the value of `alias` under the name of `field`, which means the same.
+    /// Copies the value of `alias` to `field`, which means the same.
     ///
     /// # Errors
-    /// [`ModelError::Field`] where both are given, and differ.
+    /// [`ModelError::Field`] if both are given and differ.
     pub(crate) fn resolve(&mut self, alias: &'static str, field: &'static str) -> Result<(), ModelError> {
         let Some(value) = self.get::<Value>(alias)? else { return Ok(()) };
         match self.get::<Value>(field)? {
@@ -73,7 +73,7 @@ impl JsonObject {
         ModelError::Field { file: self.file.clone(), field, why: why.into() }
     }
 
-    /// An error about a value of `field` that nothing here implements.
+    /// An error about a value of `field` that is not implemented here.
     pub(crate) fn unsupported(
         &self,
         field: &'static str,
@@ -88,7 +88,7 @@ impl JsonObject {
         }
     }
 
-    /// All of it, as JSON.
+    /// The whole object as JSON text.
     pub(crate) fn text(&self) -> String {
         Value::Object(self.fields.clone()).to_string()
     }
@@ -99,8 +99,8 @@ impl JsonObject {
     }
 }
 
-/// Whether there is something of this name. A link that leads nowhere is no absent file, but one whose content was lost:
-/// downloads are links into a store, from which things are deleted.
+/// Whether something of this name exists. A dangling link is not an absent file but one whose content was lost:
+/// downloads are links into a store from which things are deleted.
 pub(crate) fn is_there(file: &Path) -> bool {
     fs::symlink_metadata(file).is_ok()
 }

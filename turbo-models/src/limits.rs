@@ -1,4 +1,4 @@
-//! What a model takes: how many tokens, and which.
+//! What a model accepts: how many tokens, and which.
 
 use crate::TokenizeError;
 
@@ -59,7 +59,7 @@ impl InputLimits {
     }
 }
 
-/// The first of `ids` that is not a row of a table of `rows`.
+/// The first of `ids` that is not a row of a table of `rows` rows.
 fn outside(ids: &[u32], rows: usize) -> Option<u32> {
     ids.iter().copied().find(|&id| id as usize >= rows)
 }

@@ -1,4 +1,4 @@
-//! Vectors of length 1.
+//! The last step for a vector: to length 1, or to whole numbers.
 
 use turbo_graph::kernels::slices;
 
@@ -9,8 +9,8 @@ pub fn l2_normalize(row: &mut [f32]) {
     slices::l2_normalize_rows(row, columns).expect("a row is whole");
 }
 
-/// What pplx-embed's vectors are: `round(127 · tanh(x))`, whole numbers from −127 to 127. They have no unit length, and
-/// are compared by their cosine.
+/// Turns a vector into whole numbers from −127 to 127 as pplx-embed does, in place: `round(127 · tanh(x))`. Such
+/// vectors have no unit length and are compared by their cosine.
 ///
 /// Source: `st_quantize.FlexibleQuantizer` of the published models, whose int8 is the default.
 pub fn tanh_int8(row: &mut [f32]) {

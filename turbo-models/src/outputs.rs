@@ -1,18 +1,18 @@
 //! Which rows of a batch a caller wants.
 
-/// Which of the rows that a task has can be read.
+/// Which of a task's rows can be read.
 ///
-/// It matters where a task has two kinds: an [embedding](crate::Task::Embedding) has the vector and the last hidden state
-/// of every token. Where only the vector is wanted, be it of all batches or of
-/// [this one](crate::Encoder::run_for), and it is that of one token (`cls`, the last one), the last attention has the
-/// query of that token alone, and so has all that follows. Keys and values are still those of all
-/// tokens; so are queries that are turned by position or normed (ModernBERT, Nomic, GTE, Qwen3), while other families
-/// compute those of that token alone. What is computed has the same bits.
+/// The choice matters for tasks with two kinds of rows: an [embedding](crate::Task::Embedding) has the pooled vector
+/// and the last hidden state of every token. It saves work if only the vector is wanted, for all batches or for
+/// [one](crate::Encoder::run_for), and if that vector is taken from one token (`cls`, the last one). Then the last
+/// attention has a single query, that of this token, and everything behind it is computed for this token alone. Keys
+/// and values are still computed for all tokens. So are queries that are rotated by position or normed (ModernBERT,
+/// Nomic, GTE, Qwen3); other families compute the query of this token alone. What is computed has the same bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Outputs {
-    /// All that the task has.
+    /// All rows of the task.
     #[default]
     All,
-    /// A row per input alone, where the task has one; else all.
+    /// Only the row per input, if the task has one; otherwise all rows.
     Pooled,
 }

@@ -1,5 +1,5 @@
-//! Tables of relative positions as the heads of a layer score with them (DeBERTa): norm and matrix are constants, so that
-//! they are multiplied while a model is loaded, and not for every batch.
+//! Tables of relative positions, projected for the heads of a layer that scores with them (DeBERTa). Norm and matrix
+//! are constants, so they are applied once while a model is loaded, and not for every batch.
 
 use std::num::NonZeroUsize;
 
@@ -12,30 +12,30 @@ use turbo_graph::{
 
 use crate::{ModelError, weights::Weights};
 
-/// The rows of a table, which may be normed first, times a published matrix, with its bias:
+/// The rows of a table, optionally normed, times a published matrix, with its bias:
 /// `factor · (norm(rows) · matrixᵀ + bias)`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PositionTable {
     /// The table, `[positions, inputs]`.
     pub(crate) rows: String,
-    /// A layer norm of the rows, `{name}.weight` and `{name}.bias`, and what is added to the variance.
+    /// A layer norm of the rows, `{name}.weight` and `{name}.bias`, and its epsilon, which is added to the variance.
     pub(crate) norm: Option<(String, f32)>,
-    /// On everything.
+    /// Factor of the whole result.
     pub(crate) factor: f32,
 }
 
-/// What stands for no norm.
+/// Stands for no norm in a name.
 const NO_NORM: &str = "-";
 
 impl PositionTable {
-    /// What tells this from all else that is made of a matrix, without blanks at either end.
+    /// A name that tells this table from everything else that is made of a matrix; no blanks at either end.
     pub(crate) fn name(&self) -> String {
         let Self { rows, norm, factor } = self;
         let (norm, epsilon) = norm.as_ref().map_or((NO_NORM, 0.0), |(norm, epsilon)| (norm, *epsilon));
         format!("{rows} {norm} {epsilon} {factor}")
     }
 
-    /// What [`Self::name`] has named.
+    /// Parses a result of [`Self::name`].
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let mut words = name.split(' ');
         let [rows, norm] = [words.next()?, words.next()?].map(str::to_owned);
@@ -44,7 +44,7 @@ impl PositionTable {
         words.next().is_none().then_some(Self { rows, norm, factor })
     }
 
-    /// Its values, `[positions, outputs]`, by the published matrix `{name}.weight`, `[outputs, inputs]`.
+    /// Its values, `[positions, outputs]`, projected by the published matrix `{name}.weight`, `[outputs, inputs]`.
     pub(crate) fn values(
         &self,
         weights: &Weights,
@@ -70,7 +70,7 @@ impl PositionTable {
     }
 }
 
-/// On one thread: several tables are made at a time.
+/// Runs on one thread, because several tables are made at a time.
 fn multiply(
     rows: &[f32],
     norm: Option<NormWeights<&[f32]>>,

@@ -1,4 +1,4 @@
-//! What a program puts out: rows per input, per token, per selected token.
+//! What a program returns: rows per input, per token, per selected token.
 
 use turbo_graph::Graph;
 
@@ -26,7 +26,7 @@ impl RowKind {
     /// All of them.
     pub const ALL: [RowKind; 3] = [RowKind::Pooled, RowKind::Tokens, RowKind::Selected];
 
-    /// In messages.
+    /// Its name in messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             RowKind::Pooled => "pooled",
@@ -48,7 +48,7 @@ pub struct RowLens {
 }
 
 impl RowLens {
-    /// Of the outputs of `graph`.
+    /// The row lengths of the outputs of `graph`.
     pub(crate) fn of(graph: &Graph) -> Self {
         let len = |name: &str| {
             let (value, _) = graph.outputs().find(|(_, output)| *output == name)?;

@@ -34,13 +34,13 @@ pub(crate) struct StoredTensor {
     pub(crate) name: String,
     /// Type of its values.
     pub(crate) dtype: Dtype,
-    /// Its shape; its product times the size of a value is the length of `bytes`.
+    /// Its shape; the number of values times the size of a value is the length of `bytes`.
     pub(crate) shape: Vec<usize>,
     /// Its bytes, inside the file.
     pub(crate) bytes: Range<usize>,
 }
 
-/// The types of value that can be computed with.
+/// The types of value that can be read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FloatType {
     F32,
@@ -52,8 +52,8 @@ impl SafetensorsFile {
     /// Maps `path` and lists its tensors.
     ///
     /// # Errors
-    /// [`ModelError::Read`]; [`ModelError::Weights`] when the header lies: every tensor is inside the file, no two
-    /// overlap, and each holds as many bytes as its shape and type call for.
+    /// [`ModelError::Read`]; [`ModelError::Weights`] unless every tensor is inside the file, no two overlap, and each
+    /// holds as many bytes as its shape and type call for.
     pub(crate) fn open(path: PathBuf) -> Result<(Self, Vec<StoredTensor>), ModelError> {
         let modified = fs::metadata(&path).and_then(|metadata| metadata.modified()).ok();
         let map = match MappedFile::open(&path) {
@@ -72,42 +72,42 @@ impl SafetensorsFile {
         Ok((Self { path, map, data, modified }, tensors))
     }
 
-    /// Where it was read from.
+    /// Path of the file.
     pub(crate) fn path(&self) -> &PathBuf {
         &self.path
     }
 
-    /// Adds what tells this file from others, but for its tensors.
+    /// Adds to `key` what tells this file from others, apart from its tensors.
     pub(crate) fn identify(&self, key: &mut KeyMaker) {
         key.bytes(&self.map.len().to_le_bytes());
         key.time(self.modified);
         key.bytes(&self.map[..self.data]);
     }
 
-    /// Adds some bytes from the middle of a tensor.
+    /// Adds to `key` some bytes from the middle of a tensor.
     pub(crate) fn identify_tensor(&self, tensor: &StoredTensor, key: &mut KeyMaker) {
         let bytes = &self.map[tensor.bytes.clone()];
         let first = bytes.len().saturating_sub(SAMPLE) / 2;
         key.bytes(&bytes[first..bytes.len().min(first + SAMPLE)]);
     }
 
-    /// Adds type, shape and all bytes of a tensor.
+    /// Adds to `key` the type, shape and all bytes of a tensor.
     pub(crate) fn digest_tensor(&self, tensor: &StoredTensor, key: &mut KeyMaker) {
         key.bytes(format!("{} {:?}", tensor.dtype, tensor.shape).as_bytes());
         key.bytes(&self.map[tensor.bytes.clone()]);
     }
 
-    /// Lets go of the memory behind `bytes`; they are read again when they are touched.
+    /// Releases the memory behind `bytes`, which are read again when they are accessed.
     pub(crate) fn release(&self, bytes: Range<usize>) {
         self.map.release(bytes);
     }
 
-    /// All of its bytes.
+    /// The range of all its bytes.
     pub(crate) fn bytes(&self) -> Range<usize> {
         0..self.map.len()
     }
 
-    /// How the values of one of its tensors are to be read.
+    /// How the values of one of its tensors are stored.
     ///
     /// # Errors
     /// [`ModelError::Dtype`].
@@ -124,7 +124,7 @@ impl SafetensorsFile {
         }
     }
 
-    /// The values of one of its tensors: the mapped bytes themselves where they are f32 already.
+    /// The values of one of its tensors: the mapped bytes themselves, if they are f32 already.
     ///
     /// # Errors
     /// [`ModelError::Dtype`].
@@ -132,7 +132,7 @@ impl SafetensorsFile {
         self.values_of_bytes(tensor, tensor.bytes.clone())
     }
 
-    /// Some neighbouring values of one of its tensors.
+    /// A range of the values of one of its tensors.
     ///
     /// # Errors
     /// [`ModelError::Dtype`].
@@ -170,7 +170,7 @@ fn values_of<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f32) -> Ve
     bytes.as_chunks().0.iter().map(|chunk| value(*chunk)).collect()
 }
 
-/// Says so of a file that Git LFS has put in the place of a large one: a clone without it has only these.
+/// Explains a file that Git LFS put in place of a large one: a clone without LFS has only such pointers.
 pub(crate) fn lfs_pointer(file: &[u8]) -> Option<String> {
     let pointer = b"version https://git-lfs.github.com/spec/";
     file.starts_with(pointer).then(|| {
@@ -178,7 +178,7 @@ pub(crate) fn lfs_pointer(file: &[u8]) -> Option<String> {
     })
 }
 
-/// What is wrong with a file that the parser refused, with numbers and the tensor's name.
+/// Why the parser refused a file, with numbers and the tensor's name.
 fn explain(file: &[u8], error: SafeTensorError) -> String {
     if let Some(why) = lfs_pointer(file) {
         return why;

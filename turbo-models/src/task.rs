@@ -1,10 +1,10 @@
-//! What a model is used for, and so which head follows its encoder.
+//! What a model is used for, which decides the head behind its encoder.
 
 use std::fmt;
 
 use turbo_graph::Pooling;
 
-/// What is computed of an input. Each task has its own program, whose rows an [`Encoder`](crate::Encoder) gives out:
+/// What is computed from an input. Each task has its own program, whose rows an [`Encoder`](crate::Encoder) returns:
 ///
 /// | task | `pooled`, a row per input | `tokens`, a row per token | `selected`, a row per selected token |
 /// |---|---|---|---|
@@ -16,7 +16,7 @@ use turbo_graph::Pooling;
 /// | [`MaskedLm`](Self::MaskedLm) | | | a logit per token of the vocabulary |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Task {
-    /// A vector of the whole input. Every model can do it.
+    /// A vector of the whole input. Every model supports it.
     Embedding {
         /// How token vectors become one.
         pooling: Pooling,
@@ -46,14 +46,14 @@ impl Task {
         }
     }
 
-    /// The task that the name of a published class ends with: `BertForMaskedLM`.
+    /// The task that the name of a published class ends with, as in `BertForMaskedLM`.
     pub(crate) fn of_class(class: &str) -> Option<Self> {
         const ENDINGS: [(&str, Task); 6] = [
             ("ForSequenceClassification", Task::SequenceClassification),
             ("ForTokenClassification", Task::TokenClassification),
             ("ForQuestionAnswering", Task::QuestionAnswering),
             ("ForMaskedLM", Task::MaskedLm),
-            // tells of every token whether it was replaced
+            // says of every token whether it was replaced
             ("ElectraForPreTraining", Task::TokenClassification),
             // a masked language model with a second head
             ("ForPreTraining", Task::MaskedLm),
@@ -77,9 +77,9 @@ impl From<Pooling> for Task {
 /// How the logits of labels become scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScoreFunction {
-    /// One label is right: scores sum to 1.
+    /// Exactly one label is right: the scores sum to 1.
     Softmax,
-    /// Each label is right or wrong by itself.
+    /// Each label is right or wrong independently of the others.
     Sigmoid,
     /// The logits are the scores.
     Identity,

@@ -22,21 +22,21 @@ use crate::{
 
 const SINGLE_FILE: &str = "model.safetensors";
 const SHARD_INDEX: &str = "model.safetensors.index.json";
-/// What reading could run any code: in one file or in shards.
+/// Files that could run arbitrary code when they are read: in one piece, or in shards.
 const PICKLES: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
 
-/// Old layer norm names and what they are called now.
+/// Old names of layer norm tensors, and their current names.
 const LEGACY_ENDINGS: [(&str, &str); 2] =
     [("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")];
 
 /// All tensors of a folder, mapped.
 pub(crate) struct Weights {
-    /// The file that lists them: what an error about a missing tensor names.
+    /// The file that lists the tensors, named in errors about a missing one.
     list: PathBuf,
     files: Vec<SafetensorsFile>,
-    /// By today's name, without prefix.
+    /// By current name, without prefix.
     tensors: HashMap<String, (FileId, StoredTensor)>,
-    /// Those of other folders, under names of their own behind a prefix.
+    /// Tensors of other folders, each folder with a prefix before its names.
     parts: Vec<(String, Weights)>,
 }
 
@@ -45,14 +45,14 @@ struct FileId(usize);
 
 impl Weights {
     /// Opens `model.safetensors` of the folder `dir`, or the shards that its index lists. `prefixes` are what a model
-    /// with a head puts before the names of its encoder, in their order.
+    /// with a head puts before the names of its encoder's tensors; they are stripped in this order.
     ///
     /// # Errors
-    /// [`ModelError::Read`], [`ModelError::Weights`], [`ModelError::MissingTensor`] for a shard that lacks what the index
-    /// promises; [`ModelError::Unsupported`] for a folder with pickled weights only.
+    /// [`ModelError::Read`], [`ModelError::Weights`], [`ModelError::MissingTensor`] for a shard that lacks what the
+    /// index promises; [`ModelError::Unsupported`] for a folder with pickled weights only.
     pub(crate) fn open(dir: &Path, prefixes: &[&str]) -> Result<Self, ModelError> {
         let single = dir.join(SINGLE_FILE);
-        // What lies beside the one file is not looked at.
+        // If the single file exists, files beside it are ignored.
         let index = if is_there(&single) { None } else { JsonObject::open(dir.join(SHARD_INDEX))? };
         let pickle = PICKLES.into_iter().find(|name| dir.join(name).exists());
         let (list, files, stored) = match (index, pickle) {
@@ -73,7 +73,7 @@ impl Weights {
         Ok(Self { list, files, tensors: by_canonical_name(stored, prefixes), parts: Vec::new() })
     }
 
-    /// Adds the tensors of another folder, their names behind `prefix`.
+    /// Adds the tensors of another folder, with `prefix` before their names.
     pub(crate) fn add(&mut self, prefix: String, part: Weights) {
         self.parts.push((prefix, part));
     }
@@ -83,7 +83,7 @@ impl Weights {
         self.tensor(name).is_ok()
     }
 
-    /// Proves that the files have `name` with `shape`, in a type that can be read.
+    /// Checks that the files have `name` with `shape`, in a type that can be read.
     ///
     /// # Errors
     /// [`ModelError::MissingTensor`], [`ModelError::Shape`], [`ModelError::Dtype`].
@@ -92,7 +92,7 @@ impl Weights {
         file.float_type(tensor).map(drop)
     }
 
-    /// The values of `name`, or of what [`Derived`] names, as f32.
+    /// The values of the tensor `name`, or of the one that a [`Derived`] name stands for, as f32.
     ///
     /// # Errors
     /// As [`Self::check`].
@@ -149,7 +149,7 @@ impl Weights {
         }
     }
 
-    /// Lets go of the memory behind the tensor `name`, or the one of which [`Derived`] names a part.
+    /// Releases the memory behind the tensor `name`, or behind the tensor that a [`Derived`] name is made from.
     pub(crate) fn release(&self, name: &str) {
         let whole = Derived::parse(name).map_or(name, |(whole, _)| whole);
         if let Ok((file, tensor)) = self.tensor(whole) {
@@ -157,17 +157,17 @@ impl Weights {
         }
     }
 
-    /// Lets go of the memory behind all files.
+    /// Releases the memory behind all files.
     pub(crate) fn release_all(&self) {
         self.files.iter().for_each(|file| file.release(file.bytes()));
         self.parts.iter().for_each(|(_, part)| part.release_all());
     }
 
-    /// Adds what tells these weights from others.
+    /// Adds to `key` what tells these weights from others.
     pub(crate) fn identify(&self, key: &mut KeyMaker) {
         self.files.iter().for_each(|file| file.identify(key));
         let mut tensors: Vec<_> = self.tensors.values().map(|(file, tensor)| (file.0, tensor)).collect();
-        // an empty one begins where the next begins
+        // an empty tensor begins where the next one begins
         tensors.sort_by_key(|(file, tensor)| (*file, tensor.bytes.start, tensor.bytes.end));
         tensors.into_iter().for_each(|(file, tensor)| self.files[file].identify_tensor(tensor, key));
         for (prefix, part) in &self.parts {
@@ -176,7 +176,7 @@ impl Weights {
         }
     }
 
-    /// Adds every value of these weights, and its place, whatever files they lie in.
+    /// Adds to `key` every value of these weights and its place, whatever files they lie in.
     pub(crate) fn digest(&self, key: &mut KeyMaker) {
         let sorted: BTreeMap<_, _> = self.tensors.iter().collect();
         for (name, (file, tensor)) in sorted {
@@ -207,28 +207,28 @@ impl Weights {
     }
 }
 
-/// What a graph reads of a tensor, where that is not the tensor as it was published.
+/// What a graph reads instead of a published tensor.
 ///
-/// The change is made while the tensor is loaded, so that no operator makes it for every batch, and it is part of the
-/// name, so that whatever keeps loaded weights tells them from the tensor's own.
+/// The change is made while the tensor is loaded, so that no operator makes it for every batch. It is part of the name,
+/// so that whatever keeps loaded weights can tell the result from the published tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Derived {
     /// These rows of a matrix.
     Rows(Range<usize>),
-    /// The first of these rows of a matrix less the second.
+    /// The first of these rows of a matrix minus the second.
     RowLess(usize, usize),
-    /// Every value with this added to it.
+    /// Every value plus this.
     Plus(f32),
-    /// Every value multiplied by this.
+    /// Every value times this.
     Times(f32),
-    /// The rows of this table multiplied by a matrix.
+    /// The rows of this table times a matrix.
     Positions(PositionTable),
-    /// A matrix with its columns as rows.
+    /// The matrix, transposed.
     Transposed,
 }
 
 impl Derived {
-    /// What it is called in a graph, made of the tensor `name`.
+    /// Its name in a graph, where `name` is that of the tensor.
     pub(crate) fn name(&self, name: &str) -> String {
         match self {
             Self::Rows(rows) => format!("{name}[{}..{}]", rows.start, rows.end),
@@ -240,7 +240,7 @@ impl Derived {
         }
     }
 
-    /// The tensor, and what is made of it, of which [`Self::name`] made a name.
+    /// The tensor and the change that a result of [`Self::name`] stands for.
     fn parse(name: &str) -> Option<(&str, Self)> {
         let (whole, what) = name.strip_suffix(']')?.rsplit_once('[')?;
         let derived = if what == "transposed" {
@@ -267,8 +267,8 @@ fn changed(values: Cow<'_, [f32]>, change: impl Fn(f32) -> f32) -> Cow<'_, [f32]
     Cow::Owned(values)
 }
 
-/// The matrix whose `rows` rows are the columns of this one. In squares that a first-level cache has room for: a column of
-/// a large matrix has a page for every value.
+/// The transpose of this matrix, which has `rows` rows. Works in squares that fit into a first-level cache: the values
+/// of a column of a large matrix all lie in different pages.
 fn transposed(values: &[f32], rows: usize) -> Vec<f32> {
     const SIDE: usize = 32;
     let columns = values.len() / rows.max(1);
@@ -296,7 +296,7 @@ fn wrong_shape(file: &SafetensorsFile, tensor: &StoredTensor, expected: &[usize]
 
 type Opened = (PathBuf, Vec<SafetensorsFile>, Vec<(FileId, StoredTensor)>);
 
-/// Opens each shard that the index names, once, and keeps the tensors that the index says it has.
+/// Opens each shard that the index names, once, and keeps the tensors that the index assigns to it.
 fn open_shards(dir: &Path, index: &JsonObject) -> Result<Opened, ModelError> {
     const FIELD: &str = "weight_map";
     let map: BTreeMap<String, String> = index.get(FIELD)?.ok_or_else(|| index.wrong(FIELD, "is missing"))?;
@@ -321,15 +321,16 @@ fn open_shards(dir: &Path, index: &JsonObject) -> Result<Opened, ModelError> {
     Ok((index.file().to_owned(), files, stored))
 }
 
-/// Whether `name` stays inside the folder it is joined to.
+/// Whether `name` is a plain file name, which stays inside the folder it is joined to.
 fn is_file_name(name: &str) -> bool {
     let mut components = Path::new(name).components();
     let first = components.next();
     matches!(first, Some(Component::Normal(only)) if only == name) && components.next().is_none()
 }
 
-/// Takes the prefixes and the old endings off. Where two tensors of a file then have one name, the one that was called
-/// so already wins, a prefixed one over one without, and of two prefixed ones the first by name.
+/// Strips the prefixes and replaces the old endings. If two tensors of a folder then have the same name, the one with a
+/// current ending wins over one with an old ending, then a prefixed one over one without a prefix, and then the first
+/// by name.
 fn by_canonical_name(
     mut stored: Vec<(FileId, StoredTensor)>,
     prefixes: &[&str],
@@ -354,7 +355,7 @@ fn by_canonical_name(
 mod tests {
     use super::*;
 
-    /// Which stored tensor each name finds.
+    /// The stored tensor that each name finds.
     fn found(stored: &[&str]) -> BTreeMap<String, String> {
         found_behind(&["bert."], stored)
     }
@@ -439,7 +440,7 @@ mod tests {
         }
     }
 
-    /// In whatever type the file has them; the tensor itself stays as it is.
+    /// Whatever type the file has; the tensor itself stays as it is.
     #[test]
     fn values_are_changed_as_they_are_loaded() {
         let header = br#"{"wide":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},

@@ -1,7 +1,7 @@
 //! ALBERT (Lan et al., 2019): BERT whose layers share weights and whose embeddings are narrower than its layers.
 //!
-//! Layers are dealt out to groups in order, and all layers of a group are the same few inner layers one after the other.
-//! Each weight is loaded once, however many layers use it.
+//! Layers are divided into groups in order, and each layer of a group runs the same few inner layers one after the
+//! other. Each weight is loaded once, however many layers use it.
 
 use turbo_graph::{Activation, Pooling, ValueId};
 
@@ -20,7 +20,7 @@ const LAYERS: Setting<u32> = Setting::Field("num_hidden_layers", 12);
 const GROUPS: Setting<u32> = Setting::Field("num_hidden_groups", 1);
 const INNER_LAYERS: Setting<u32> = Setting::Field("inner_group_num", 1);
 
-/// Most inner layers that an input passes: no file bounds layers that share weights. Published models have 12.
+/// Most inner layers that an input passes through: no file bounds layers that share weights. Published models have 12.
 const MOST_LAYERS: u32 = 128;
 
 pub(super) const ALBERT: Architecture = Architecture {
@@ -98,7 +98,7 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
     Ok(x)
 }
 
-/// The group whose weights layer `layer` has, reckoned in `f64` as the transformers library does.
+/// The group whose weights layer `layer` has, computed in `f64` as in the transformers library.
 fn group_of(layer: u32, layers: u32, groups: u32) -> u32 {
     (f64::from(layer) / (f64::from(layers) / f64::from(groups))) as u32
 }

@@ -1,6 +1,6 @@
-//! Attention as a textbook draws it (Vaswani et al., 2017), with what later models add: masks, heads that share keys and
-//! values (Ainslie et al., 2023), and a bias that depends on the distance (Raffel et al., 2020; Press et
-//! al., 2021; He et al., 2021).
+//! Attention as a textbook draws it (Vaswani et al., 2017), with the additions of later models: masks, heads that share
+//! keys and values (Ainslie et al., 2023), and biases that depend on the distance (Raffel et al., 2020; Press et al.,
+//! 2021; He et al., 2021).
 
 use turbo_graph::{AttentionMask, HeadColumns, PositionBuckets, Rhs, ValueId};
 
@@ -9,22 +9,22 @@ use crate::{
     drawing::{Bias, Drawing},
 };
 
-/// Rows with a head's values in each of some groups of columns, side by side.
+/// Rows in which a range of columns holds the values of heads, side by side.
 #[derive(Clone, Copy)]
 pub(super) struct HeadRows {
     /// `[BatchSize, PaddedLen, columns]`.
     pub(super) rows: ValueId,
-    /// Which columns.
+    /// The columns of these heads.
     pub(super) heads: HeadColumns,
 }
 
 impl HeadRows {
-    /// Rows that are `num_heads` heads and nothing else.
+    /// Rows that consist of `num_heads` heads and nothing else.
     pub(super) fn all(rows: ValueId, num_heads: usize, head_dim: usize) -> Self {
         Self { rows, heads: HeadColumns { first: 0, num_heads, head_dim } }
     }
 
-    /// The three equal parts of rows in which queries, keys and values stand side by side.
+    /// The three equal parts of rows that hold queries, keys and values side by side.
     pub(super) fn thirds(rows: ValueId, num_heads: usize, head_dim: usize) -> [Self; 3] {
         [0, 1, 2].map(|third| Self {
             rows,
@@ -32,17 +32,17 @@ impl HeadRows {
         })
     }
 
-    /// The same heads, turned by their positions.
+    /// The same heads, rotated by their positions.
     pub(super) fn turned(self, drawing: &mut Drawing<'_>, table: ValueId) -> Result<Self, ModelError> {
         let HeadColumns { num_heads, head_dim, .. } = self.heads;
         Ok(Self::all(drawing.graph.rotary(self.rows, self.heads, table)?, num_heads, head_dim))
     }
 }
 
-/// A bias on the scores by the distance of query and key.
+/// A bias on the scores that depends on the distance between query and key.
 #[derive(Clone, Copy)]
 pub(super) enum RelativeBias {
-    /// One that was learned.
+    /// A learned bias, from a table.
     Buckets {
         /// `[num_buckets, num_heads]`.
         table: ValueId,
@@ -51,21 +51,21 @@ pub(super) enum RelativeBias {
         /// Distances from here on share the last row of their side.
         max_distance: usize,
     },
-    /// Less by the distance times a slope, which each head has.
+    /// Minus the distance times a slope, which differs by head.
     Alibi,
-    /// What the query scores with a row for the position of the key, and the key with another for the same position. Not
-    /// scaled; both tables are `[positions, num_heads · head_dim]`.
+    /// The score of the query with a row for the key's position, plus that of the key with another row for the same
+    /// position. These are not scaled; both tables are `[positions, num_heads · head_dim]`.
     Disentangled {
-        /// Rows that queries meet.
+        /// Rows that are multiplied with queries.
         for_queries: ValueId,
-        /// Rows that keys meet.
+        /// Rows that are multiplied with keys.
         for_keys: ValueId,
-        /// Which position it is.
+        /// How a distance chooses a position.
         positions: PositionBuckets,
     },
 }
 
-/// What attends to what.
+/// Queries, keys and values of one attention, and how they are combined.
 pub(super) struct Attention {
     pub(super) query: HeadRows,
     pub(super) key: HeadRows,
@@ -73,7 +73,7 @@ pub(super) struct Attention {
     /// Which keys a query sees.
     pub(super) mask: AttentionMask,
     pub(super) bias: Option<RelativeBias>,
-    /// What scores are multiplied by; `None`: by 1 / √head_dim.
+    /// Factor of the scores; `None`: 1 / √head_dim.
     pub(super) scale: Option<f32>,
 }
 
@@ -106,20 +106,20 @@ impl Attention {
     }
 }
 
-/// Attention of heads that are turned by position, with one published matrix for queries, keys and values.
+/// Attention whose heads are rotated by position, with one published matrix for queries, keys and values.
 pub(super) struct TurnedAttention<'a> {
-    /// Name of that matrix, and of the one behind the contexts.
+    /// Names of that matrix and of the one behind attention.
     pub(super) matrices: [&'a str; 2],
-    /// Of both.
+    /// Bias of both matrices.
     pub(super) bias: Bias,
     /// Which keys a query sees.
     pub(super) mask: AttentionMask,
-    /// How positions turn.
+    /// Angles by position.
     pub(super) table: ValueId,
 }
 
 impl TurnedAttention<'_> {
-    /// Of the rows `x`, to rows as wide.
+    /// Draws it for the rows `x`; the result has the same width.
     pub(super) fn draw(
         self,
         drawing: &mut Drawing<'_>,

@@ -68,7 +68,7 @@ pub(super) const FIELDS: ConfigFields = ConfigFields {
         Only { field: "position_embedding_type", values: &["absolute"], default: "absolute" },
         Only { field: "is_decoder", values: &["false"], default: "false" },
         Only { field: "add_cross_attention", values: &["false"], default: "false" },
-        // of JinaBERT, where its positions are absolute
+        // a field of JinaBERT, which ends up here if its positions are absolute
         Only { field: "feed_forward_type", values: &["original"], default: "original" },
     ],
 };

@@ -1,8 +1,9 @@
-//! DeBERTa-v2 and v3 (He et al., 2021 and 2023): BERT whose tokens know of each other how far they are apart. Beside the
-//! score of a query and a key, the query scores with a row for the position of the key, and the key with one for that of
-//! the query (disentangled attention). One table has these rows for all layers; far positions share rows.
+//! DeBERTa-v2 and v3 (He et al., 2021 and 2023): BERT whose attention depends on the distance between tokens. To the
+//! score of a query and a key is added that of the query with a row for the key's position, and that of the key with a
+//! row for the query's position (disentangled attention). One table has these rows for all layers; distant positions
+//! share rows.
 //!
-//! Configurations of version 3 have the name of version 2.
+//! Configurations of version 3 carry the name of version 2.
 
 use serde_json::Value;
 use turbo_graph::{Pooling, PositionBuckets, ValueId};
@@ -44,7 +45,8 @@ pub(super) const DEBERTA_V2: Architecture = Architecture {
     draw,
 };
 
-/// None of words: the library computes another one than published files have, unless it is told of them (`legacy`).
+/// There is no head for masked words: the library computes a different one than published files have, unless told
+/// otherwise (`legacy`).
 const HEADS: &[Head] = &[
     Head {
         task: Task::SequenceClassification,
@@ -88,7 +90,7 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
     Ok(x)
 }
 
-/// What else would have to be drawn in another way.
+/// Refuses configurations that would have to be drawn in another way.
 fn check(config: &ModelConfig) -> Result<(), ModelError> {
     let hidden = config.hidden_size;
     for field in ["embedding_size", "pooler_hidden_size"] {
@@ -98,7 +100,7 @@ fn check(config: &ModelConfig) -> Result<(), ModelError> {
     }
     const FIELD: &str = "pos_att_type";
     let given = config.optional::<Value>(FIELD)?.unwrap_or(Value::Null);
-    // a list, or as most published files have it one text
+    // a list, or one text in most published files
     let mut kinds: Vec<String> = match &given {
         Value::String(text) => text.to_lowercase().split('|').map(|kind| kind.trim().to_owned()).collect(),
         Value::Array(list) => list.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
@@ -112,17 +114,17 @@ fn check(config: &ModelConfig) -> Result<(), ModelError> {
     Err(config.unsupported(FIELD, given, "p2c|c2p"))
 }
 
-/// How layers make their scores with positions of the one table.
+/// How layers score with the positions of the one table.
 struct RelativePositions {
     buckets: PositionBuckets,
     table: PositionTable,
-    /// Whether the matrices of queries and keys make them, or matrices of their own.
+    /// Whether the matrices of queries and keys project the table, or separate matrices do.
     share: bool,
 }
 
 impl RelativePositions {
     fn read(config: &ModelConfig) -> Result<Self, ModelError> {
-        // numbers below 1 stand for the default
+        // numbers below 1 mean the default
         let given = |field| Ok::<_, ModelError>(config.optional::<i64>(field)?.filter(|number| *number > 0));
         let most =
             given("max_relative_positions")?.map_or(config.max_position_embeddings, |most| most as usize);
@@ -154,7 +156,7 @@ impl RelativePositions {
         })
     }
 
-    /// The bias of one layer, of the weights below `attention`.
+    /// The bias of one layer, from the weights below `attention`.
     fn bias(
         &self,
         drawing: &mut Drawing<'_>,

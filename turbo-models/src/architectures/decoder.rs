@@ -1,6 +1,6 @@
-//! Decoders that embed texts: norms by root mean square before the parts of a layer, rotary positions, several heads of
-//! queries to one of keys and values, a gated feed-forward part (Touvron et al., 2023). Causal, so that the last token has
-//! seen the whole input, or trained on so that every token sees it.
+//! Decoders that embed texts: an RMS norm before each part of a layer, rotary positions, several query heads for each
+//! key and value head, and a gated feed-forward part (Touvron et al., 2023). They are causal, so that the last token
+//! has seen the whole input, or were trained further so that every token sees it.
 
 use turbo_graph::{AttentionMask, Input, Pooling, ValueId};
 
@@ -20,7 +20,7 @@ const THETA: Setting<f64> = Setting::Field("rope_theta", 10_000.0);
 const BIDIRECTIONAL: Setting<bool> = Setting::Field("use_bidirectional_attention", false);
 const CAUSAL: Setting<bool> = Setting::Field("is_causal", true);
 
-/// What the configurations of decoders have in common. Vocabularies and lengths are each family's own.
+/// What the configurations of decoders have in common. Vocabulary sizes and lengths differ by family.
 pub(super) const FIELDS: ConfigFields = ConfigFields {
     hidden_size: Setting::Field("hidden_size", 4096),
     num_hidden_layers: Setting::Field("num_hidden_layers", 32),
@@ -35,7 +35,7 @@ pub(super) const FIELDS: ConfigFields = ConfigFields {
     ..bert::FIELDS
 };
 
-/// What the reference puts behind any decoder.
+/// Heads that the reference puts behind any decoder.
 pub(super) const HEADS: &[Head] = &[
     Head {
         task: Task::SequenceClassification,
@@ -47,11 +47,11 @@ pub(super) const HEADS: &[Head] = &[
 /// What differs between the attentions of these families.
 #[derive(Clone, Copy)]
 pub(super) struct Projections {
-    /// Of queries, keys and values.
+    /// Bias of the matrices of queries, keys and values.
     pub(super) bias: Bias,
-    /// Behind the contexts.
+    /// Bias of the matrix behind attention.
     pub(super) context_bias: Bias,
-    /// Of the norms of every head of queries and keys; `None`: there are none.
+    /// Gain of the norms of every query and key head; `None` if there are no such norms.
     pub(super) head_norms: Option<Gain>,
 }
 
@@ -64,7 +64,7 @@ pub(super) fn draw(
     draw_with(drawing, config, projections, mask(config)?)
 }
 
-/// The same where the file does not say which tokens see each other.
+/// Like [`draw`], with a given `mask`, for files that do not say which tokens see each other.
 pub(super) fn draw_with(
     drawing: &mut Drawing<'_>,
     config: &ModelConfig,
@@ -93,14 +93,15 @@ pub(super) fn draw_with(
     norm(drawing, x, "norm")
 }
 
-/// `is_causal` is written by the authors of models whose own code reads it, GTE-Qwen2 among them;
-/// `use_bidirectional_attention` by the transformers library for Gemma's, and by the authors of other decoders since.
+/// `is_causal` is written by the authors of models whose own code reads it, GTE-Qwen2 among them.
+/// `use_bidirectional_attention` is written by the transformers library for Gemma, and since then by the authors of
+/// other decoders.
 fn mask(config: &ModelConfig) -> Result<AttentionMask, ModelError> {
     let is_causal = config.read(CAUSAL)? && !config.read(BIDIRECTIONAL)?;
     Ok(if is_causal { AttentionMask::Causal } else { AttentionMask::Full })
 }
 
-/// Refuses models whose tokens see what is behind them.
+/// Refuses models whose tokens see those behind them.
 pub(super) fn refuse_full_attention(config: &ModelConfig) -> Result<(), ModelError> {
     for (setting, supported) in [(CAUSAL, true), (BIDIRECTIONAL, false)] {
         let (name, value) = (setting.name(), config.read(setting)?);
@@ -117,16 +118,16 @@ pub(super) fn refuse_full_attention(config: &ModelConfig) -> Result<(), ModelErr
 #[derive(Clone, Copy)]
 pub(super) struct SelfAttention {
     pub(super) projections: Projections,
-    /// How positions turn.
+    /// Angles by position.
     pub(super) table: ValueId,
     /// Which keys a query sees.
     pub(super) mask: AttentionMask,
-    /// What scores are multiplied by; `None`: by 1 / √head_dim.
+    /// Factor of the scores; `None`: 1 / √head_dim.
     pub(super) scale: Option<f32>,
 }
 
 impl SelfAttention {
-    /// Of the rows `x` and the weights below `name`, to rows as wide.
+    /// Draws it for the rows `x`, with the weights below `name`; the result has the same width.
     pub(super) fn draw(
         self,
         drawing: &mut Drawing<'_>,
@@ -151,7 +152,7 @@ impl SelfAttention {
         drawing.linear_with(context, &format!("{name}.o_proj"), (columns, hidden), projections.context_bias)
     }
 
-    /// The same heads, normed where the family norms them, and turned by their positions.
+    /// The same heads, normed if the family norms them, and rotated by their positions.
     fn turned(
         self,
         drawing: &mut Drawing<'_>,
@@ -167,7 +168,7 @@ impl SelfAttention {
     }
 }
 
-/// The feed-forward part of a layer, of the rows `x` and the weights below `name`.
+/// Draws the feed-forward part of a layer for the rows `x`, with the weights below `name`.
 pub(super) fn feed_forward(
     drawing: &mut Drawing<'_>,
     config: &ModelConfig,

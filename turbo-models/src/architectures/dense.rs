@@ -8,12 +8,13 @@ use crate::{
     modules::Dense,
 };
 
-/// What the names of the tensors of module `index` begin with.
+/// Prefix of the names of the tensors of module `index`.
 pub(crate) fn prefix(index: usize) -> String {
     format!("dense.{index}.")
 }
 
-/// From the pooled row of `columns` values to that of the last module. The tensors of a module are those of its folder.
+/// Draws the modules, from the pooled row of `columns` values to the row of the last module. The tensors of a module
+/// are those of its folder.
 pub(super) fn draw(
     drawing: &mut Drawing<'_>,
     modules: &[Dense],

@@ -1,7 +1,7 @@
-//! EmbeddingGemma (Schechter Vera et al., 2025): Gemma 3 (Gemma Team, 2025) trained on so that tokens see those behind
-//! them, too. Norms stand before and behind the parts of a layer, and of every head of queries and keys; their gain is one
-//! more than the weight. Every few layers a token sees all others; in the layers between only its neighbours, and there
-//! positions turn faster.
+//! EmbeddingGemma (Schechter Vera et al., 2025): Gemma 3 (Gemma Team, 2025), trained further so that tokens also see
+//! those behind them. There are norms before and behind each part of a layer, and of every query and key head; their
+//! gain is one more than the weight. Every few layers a token sees all others. In the layers between it sees only its
+//! neighbours, and positions rotate faster.
 
 use turbo_graph::{AttentionMask, Input, ValueId};
 
@@ -40,9 +40,9 @@ pub(super) const GEMMA3: Architecture = Architecture {
         type_vocab_size: None,
         layer_norm_eps: Setting::Field("rms_norm_eps", 1e-6),
         only: &[
-            // models that write are causal, and their windows lie before a token
+            // generative models are causal, and their windows lie before a token
             Only { field: "use_bidirectional_attention", values: &["true"], default: "false" },
-            // scores that are capped are not computed here
+            // capped scores are not implemented
             Only { field: "attn_logit_softcapping", values: &["null"], default: "null" },
         ],
         ..bert::FIELDS
@@ -84,7 +84,7 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
     norm(drawing, x, "norm")
 }
 
-/// Of the layers that see the whole input, and of the others.
+/// The attention of the layers that see the whole input, and that of the others.
 fn attentions(
     drawing: &mut Drawing<'_>,
     config: &ModelConfig,
@@ -99,14 +99,14 @@ fn attentions(
         Ok::<_, ModelError>(SelfAttention { projections, table, mask, scale })
     };
     let global = of(rotary::Layers::Global, GLOBAL_THETA, AttentionMask::Full)?;
-    // The field counts both sides. Versions of transformers up to early ones of 5 save the half that they compute with
-    // instead of it, and read such a file's window by half again; so is it here.
+    // The field counts both sides. Versions of transformers up to early ones of 5 save half of it, which they compute
+    // with, in its place, and halve the window again when they read such a file; so does this code.
     let reach = config.count(WINDOW)? as usize / 2;
     let local = of(rotary::Layers::Local, LOCAL_THETA, AttentionMask::Window { reach })?;
     Ok((global, local))
 }
 
-/// What scores are multiplied by.
+/// Factor of the scores.
 fn scale(config: &ModelConfig) -> Result<f32, ModelError> {
     match config.read(SCALAR)? {
         scalar if scalar > 0.0 && scalar.is_finite() => Ok(scalar.sqrt().recip() as f32),

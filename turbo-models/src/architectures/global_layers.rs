@@ -1,17 +1,17 @@
-//! Which layers see the whole input, of a model whose others see what is near.
+//! Which layers see the whole input, in a model whose other layers see only nearby tokens.
 
 use crate::{ModelConfig, ModelError};
 
-/// Which they are.
+/// The set of these layers.
 pub(super) enum GlobalLayers {
-    /// They come at regular distances.
+    /// Layers at regular distances.
     Every {
-        /// From one to the next.
+        /// From one such layer to the next.
         distance: u32,
-        /// The first of them.
+        /// The first such layer.
         first: u32,
     },
-    /// The file says it of each layer.
+    /// The file says so for each layer.
     Listed(Vec<bool>),
 }
 
@@ -35,7 +35,7 @@ impl GlobalLayers {
         Ok(Self::Listed(list.iter().map(is_global).collect::<Result<_, _>>()?))
     }
 
-    /// Whether `layer` is one.
+    /// Whether `layer` is in the set.
     pub(super) fn has(&self, layer: u32) -> bool {
         match self {
             Self::Every { distance, first } => layer % distance == *first,

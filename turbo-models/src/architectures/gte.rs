@@ -1,6 +1,6 @@
-//! GTE (Zhang et al., 2024): BERT with rotary positions, one matrix for queries, keys and values, and one for both sides
-//! of a gated feed-forward part. Configurations call it "new", those of Snowflake's models and of the transformers library
-//! from version 5 on "gte". Older GTE models are BERT.
+//! GTE (Zhang et al., 2024): BERT with rotary positions, one matrix for queries, keys and values, and one for both
+//! halves of a gated feed-forward part. Its own configurations call it "new"; those of Snowflake's models, and of the
+//! transformers library from version 5 on, call it "gte". Older GTE models are BERT.
 
 use turbo_graph::{Activation, AttentionMask, Input, Pooling, ValueId};
 
@@ -18,12 +18,12 @@ use crate::{
 };
 
 const THETA: Setting<f64> = Setting::Field("rope_theta", 10_000.0);
-/// Of the transformers library's own class, whose files have the name "gte".
+/// The base of the transformers library's own class, whose files say "gte".
 const THETA_OF_LIBRARY: Setting<f64> = Setting::Field("rope_theta", 160_000.0);
 
 pub(super) const GTE: Architecture = Architecture {
     names: &[Name { model_type: "new", class_prefix: "New" }],
-    // transformers 5 writes "new." before all names, those of a head and those that begin with "gte." among them
+    // transformers 5 writes "new." before all names, including those of a head and those that begin with "gte."
     tensor_prefixes: &["new.", "gte."],
     fields: ConfigFields {
         vocab_size: Setting::Field("vocab_size", 30528),
@@ -42,8 +42,8 @@ pub(super) const GTE: Architecture = Architecture {
     draw,
 };
 
-/// The same as the transformers library's own class has it: another activation of the words, and other values where the
-/// file says none.
+/// The same model as the transformers library's own class has it: with another activation in the masked language
+/// model's head, and other defaults.
 pub(super) const GTE_OF_LIBRARY: Architecture = Architecture {
     names: &[Name { model_type: "gte", class_prefix: "Gte" }],
     fields: ConfigFields {
@@ -69,7 +69,7 @@ const HEADS_OF_LIBRARY: &[Head] = &[
     Head { task: Task::MaskedLm, steps: &[DENSE, Step::Activate(Activation::GeluErf), NORM, WORDS] },
 ];
 
-/// Of older files, which have no pooler before it.
+/// The classifier of older files, which have no pooler before it.
 const CLASSIFIER: Head = Head {
     task: Task::SequenceClassification,
     steps: &[Step::Pool(Pooling::Cls), Step::Linear("classifier", Width::Labels, HasBias::Always)],
@@ -108,8 +108,9 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
     Ok(x)
 }
 
-/// The columns of stretched models turn by a larger base, and all of them slower by the same factor. The models' own code
-/// works both out from how much longer inputs are ("ntk"); files of the library's class have the results ("linear").
+/// In stretched models the columns rotate by a larger base, and all of them are slowed down by the same factor. The
+/// models' own code derives both from how much longer inputs are ("ntk"); files of the library's class have the results
+/// ("linear").
 fn positions(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
     let is_library = config.model_type == "gte";
     let theta = if is_library { THETA_OF_LIBRARY } else { THETA };

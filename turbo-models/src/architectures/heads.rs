@@ -10,21 +10,21 @@ use crate::{
 
 /// A head that models of a family may have.
 pub(crate) struct Head {
-    /// What it is for. Of a family's heads for one task a model has the first whose first matrix is in its file.
+    /// Its task. If a family has several heads for one task, a model has the first whose first matrix is in its file.
     pub(crate) task: Task,
-    /// From the hidden state to the logits.
+    /// Steps from the hidden state to the logits.
     pub(crate) steps: &'static [Step],
 }
 
 /// One step of a head.
 pub(crate) enum Step {
-    /// One row of each input.
+    /// Pools each input to one row.
     Pool(Pooling),
-    /// The same, `cls` or `mean` as this field says.
+    /// The same, with the pooling that this field names: `cls` or `mean`.
     PoolAs(Setting<&'static str>),
-    /// A matrix, and a bias where there is one, under this name.
+    /// A matrix of this name, with a bias if it has one.
     Linear(&'static str, Width, HasBias),
-    /// The same activation in all models of the family.
+    /// This activation, in all models of the family.
     Activate(Activation),
     /// The activation that this field names.
     ActivateAs(Setting<&'static str>),
@@ -36,11 +36,11 @@ pub(crate) enum Step {
     Words(Words),
 }
 
-/// Columns that a step makes.
+/// Number of columns that a step makes.
 pub(crate) enum Width {
-    /// Those of the layers.
+    /// That of the layers.
     Hidden,
-    /// Those of the embedding tables.
+    /// That of the embedding tables.
     Embedding,
     /// One per label.
     Labels,
@@ -48,7 +48,7 @@ pub(crate) enum Width {
     Fixed(usize),
 }
 
-/// Whether the models of a family have a bias somewhere.
+/// Whether something has a bias.
 #[derive(Clone, Copy)]
 pub(crate) enum HasBias {
     Always,
@@ -57,14 +57,14 @@ pub(crate) enum HasBias {
     If(Setting<bool>),
 }
 
-/// A logit per token of the vocabulary: the product with the word embeddings, as a rule.
+/// A logit per token of the vocabulary, usually the product with the word embeddings.
 pub(crate) struct Words {
-    /// The table of the embeddings.
+    /// Table of the word embeddings.
     pub(crate) table: &'static str,
-    /// The matrix of a model that has one of its own.
+    /// Matrix of a model that has its own.
     pub(crate) matrix: &'static str,
-    /// The bias; files from different times name it differently. The first that is there counts: that of the matrix, where
-    /// a file has both. The last is meant where none is there.
+    /// Names of the bias, which changed over time. The first one that a file has counts: if it has both, that is the
+    /// one of the matrix. If it has none, the last one is reported missing.
     pub(crate) bias: &'static [&'static str],
     /// Whether it has one.
     pub(crate) has_bias: HasBias,
@@ -90,7 +90,7 @@ fn pooling(config: &ModelConfig, setting: Setting<&'static str>) -> Result<Pooli
     }
 }
 
-/// The head for `task` among `heads`; a sparse embedding is made by that of a masked language model.
+/// The head for `task` among `heads`; a sparse embedding uses that of a masked language model.
 fn head<'a>(
     heads: &'a [Head],
     drawing: &Drawing<'_>,
@@ -118,7 +118,8 @@ fn head<'a>(
     })
 }
 
-/// From the hidden state of every token to the result of `task`: for each input, each token, or each selected token.
+/// Draws from the hidden state of every token to the result of `task`: a row per input, per token, or per selected
+/// token.
 pub(super) fn draw(
     heads: &[Head],
     drawing: &mut Drawing<'_>,
@@ -134,7 +135,7 @@ pub(super) fn draw(
         }
         Task::SparseEmbedding => {
             let logits = steps(drawing, config, head, hidden)?;
-            // log(1 + relu(x)) never falls, so the maximum may be taken first
+            // log(1 + relu(x)) never decreases, so the maximum may be taken first
             let most = drawing.graph.pool(logits, Pooling::Max)?;
             Ok(drawing.graph.activate(most, Activation::Log1pRelu)?)
         }
@@ -179,7 +180,8 @@ fn words(
 ) -> Result<ValueId, ModelError> {
     let rows = config.vocab_size;
     let own = format!("{}.weight", words.matrix);
-    // The reference shares no two that differ, whatever the configuration says; of two that are equal either will do.
+    // The reference never shares two matrices that differ, whatever the configuration says; if they are equal, either
+    // will do.
     let is_own = drawing.has(&own) || !config.read(TIED)?;
     let matrix = if is_own { own } else { format!("{}.weight", words.table) };
     let matrix = drawing.weight(&matrix, &[rows, columns])?;
@@ -197,8 +199,8 @@ fn words(
     }
 }
 
-/// Has the matrix of the words be read for the table of the embeddings where the file lacks that and the two are one: of
-/// what is shared a file may keep either name.
+/// Reads the vocabulary matrix in place of the embedding table, if the file lacks the table and the two are tied: a
+/// file may keep a shared tensor under either name.
 pub(super) fn stand_in_for_table(
     heads: &[Head],
     drawing: &mut Drawing<'_>,
@@ -226,7 +228,7 @@ impl Width {
         })
     }
 
-    /// `error`, or what makes the width another than that of the matrix.
+    /// `error`, or the reason why the width is not that of the matrix.
     fn explained(&self, config: &ModelConfig, error: ModelError) -> ModelError {
         match self {
             Width::Labels => config.explained_by_labels(error),
@@ -235,10 +237,10 @@ impl Width {
     }
 }
 
-/// What nearly every family calls the table of its word embeddings.
+/// Name of the word embedding table in nearly every family.
 pub(super) const WORD_TABLE: &str = "embeddings.word_embeddings";
 
-/// BERT's: the first token's state through a matrix and the hyperbolic tangent.
+/// BERT's classifier: the first token's state through a matrix and the hyperbolic tangent.
 pub(super) const POOLED_CLASSIFIER: Head = Head {
     task: Task::SequenceClassification,
     steps: &[
@@ -249,13 +251,13 @@ pub(super) const POOLED_CLASSIFIER: Head = Head {
     ],
 };
 
-/// A label per token by one matrix, as nearly every family has it.
+/// A label per token by one matrix, as in nearly every family.
 pub(super) const TOKEN_CLASSIFIER: Head = Head {
     task: Task::TokenClassification,
     steps: &[Step::Linear("classifier", Width::Labels, HasBias::Always)],
 };
 
-/// Start and end of an answer by one matrix, as nearly every family has it.
+/// Start and end of an answer by one matrix, as in nearly every family.
 pub(super) const ANSWERS: Head = Head {
     task: Task::QuestionAnswering,
     steps: &[Step::Linear("qa_outputs", Width::Fixed(2), HasBias::Always)],

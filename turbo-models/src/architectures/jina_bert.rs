@@ -1,9 +1,9 @@
-//! JinaBERT (Günther et al., 2023): BERT without position embeddings, whose attention has linear biases instead (Press et
-//! al., 2021), and a gated feed-forward part. Configurations call it "bert"; `position_embedding_type` tells it from
-//! BERT.
+//! JinaBERT (Günther et al., 2023): BERT without position embeddings, with linear biases in attention instead (Press et
+//! al., 2021), and with a gated feed-forward part. Configurations call it "bert"; `position_embedding_type` tells it
+//! from BERT.
 //!
-//! The models of code are of a later form: queries and keys have a norm of all their heads together, what came into a
-//! layer is added and normed once more behind attention, and the gate is the other half of its matrix.
+//! The models for code have a later form: queries and keys are normed, each over all heads together; the layer's input
+//! is added and normed a second time behind attention; and the gate is the other half of its matrix.
 
 use turbo_graph::{Activation, AttentionMask, ValueId};
 
@@ -18,7 +18,7 @@ use crate::{
     drawing::Drawing,
 };
 
-/// With the gate's activation in its name.
+/// Its value names the activation of the gate.
 const FEED_FORWARD_TYPE: Setting<&'static str> = Setting::Field("feed_forward_type", "original");
 
 pub(super) const JINA_BERT: Architecture = Architecture {
@@ -39,13 +39,13 @@ pub(super) const JINA_BERT: Architecture = Architecture {
     draw,
 };
 
-/// What the layers of a model have, and what it is called.
+/// What the layers of a model have, and the names of their tensors.
 struct LayerForm {
-    /// Whether queries and keys are normed, and what follows attention once more.
+    /// Whether queries and keys are normed, and the result of attention a second time.
     more_norms: bool,
-    /// Both halves of the gated part.
+    /// Both halves of the gated part, in one matrix.
     wide: &'static str,
-    /// Whether the second half of it is activated, and not the first.
+    /// Whether its second half is activated instead of the first.
     gate_is_second: bool,
     narrow: &'static str,
     output_norm: &'static str,
@@ -68,8 +68,8 @@ const LATER: LayerForm = LayerForm {
 };
 
 impl LayerForm {
-    /// The names of the tensors tell: configurations of both have the same fields, and only where the published code lies
-    /// is different.
+    /// The names of the tensors decide: configurations of both forms have the same fields, apart from the place of the
+    /// published code.
     fn of(drawing: &Drawing<'_>) -> &'static Self {
         if drawing.has("encoder.layer.0.attention.self.layer_norm_q.weight") { &LATER } else { &FIRST }
     }
@@ -88,7 +88,7 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
     Ok(x)
 }
 
-/// Attention with its sum and norm, or both sums and norms.
+/// Attention with its sum and norm, or both of its sums and norms.
 fn attend(
     drawing: &mut Drawing<'_>,
     config: &ModelConfig,

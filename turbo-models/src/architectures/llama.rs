@@ -1,4 +1,5 @@
-//! Llama (Touvron et al., 2023; Grattafiori et al., 2024) as an embedder or a reranker: a decoder, as a rule without biases.
+//! Llama (Touvron et al., 2023; Grattafiori et al., 2024) as an embedder or a reranker: a decoder, usually without
+//! biases.
 
 use turbo_graph::{AttentionMask, ValueId};
 

@@ -1,17 +1,17 @@
-//! The head of rerankers that are language models: the logit of the token that says yes, less that of the one that says
-//! no, behind the last token. Of the whole vocabulary only these two rows are read.
+//! The head of rerankers that are language models: behind the last token, the logit of the token that means yes minus
+//! that of the token that means no. Only these two rows of the vocabulary matrix are read.
 
 use turbo_graph::{Pooling, ValueId};
 
 use super::decoder;
 use crate::{ModelConfig, ModelError, drawing::Drawing, modules::LogitScore};
 
-/// The matrix of a model that has one of its own.
+/// The vocabulary matrix of a model that has its own.
 const OWN: &str = "lm_head";
-/// Else the table of its embeddings is the matrix.
+/// The embedding table, which is the matrix otherwise.
 const TIED: &str = "embed_tokens";
 
-/// From the hidden state of every token to a score of each input.
+/// Draws from the hidden state of every token to a score of each input.
 pub(super) fn draw(
     drawing: &mut Drawing<'_>,
     config: &ModelConfig,
@@ -34,12 +34,12 @@ pub(super) fn draw(
     drawing.product_of_row(last, name, (config.hidden_size, words), true_token_id, false_token_id)
 }
 
-/// Where neither the file nor a matrix says otherwise, it is tied.
+/// Whether the embedding table is the matrix: yes, unless the file says otherwise.
 fn is_tied(config: &ModelConfig) -> Result<bool, ModelError> {
     Ok(config.optional::<bool>("tie_word_embeddings")?.unwrap_or(true))
 }
 
-/// A difference of capped logits is not a product.
+/// Refuses capped logits: their difference is not a product.
 fn refuse_capped_logits(config: &ModelConfig) -> Result<(), ModelError> {
     const FIELD: &str = "final_logit_softcapping";
     match config.optional::<f64>(FIELD)? {

@@ -1,5 +1,5 @@
-//! Mistral (Jiang et al., 2023) as an embedder, E5-Mistral among them: a decoder without biases. Its tokens see a window
-//! of those before them, at whose length inputs end.
+//! Mistral (Jiang et al., 2023) as an embedder, E5-Mistral among them: a decoder without biases. Its tokens see a
+//! window of the tokens before them; inputs end at the length of that window.
 
 use turbo_graph::ValueId;
 

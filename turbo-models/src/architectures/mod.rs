@@ -1,8 +1,8 @@
-//! The models that can be drawn: one file each, and one line in [`ALL`].
+//! The supported model families: one file each, and one line in [`ALL`].
 //!
-//! A file says how configurations name the family, what they call its sizes, and how the weights are drawn together.
-//! What several families share stands beside them: [`post_norm`], [`decoder`], [`attention`],
-//! [`rotary`] positions, [`global_layers`], and [`heads`].
+//! A file says how configurations name the family, what they call its sizes, and how its weights are drawn as a graph.
+//! What several families share has files of its own: [`post_norm`], [`decoder`], [`attention`], [`rotary`] positions,
+//! [`global_layers`], and [`heads`].
 
 mod albert;
 mod attention;
@@ -43,7 +43,7 @@ use crate::{
     weights::Weights,
 };
 
-/// Every architecture there is.
+/// All supported architectures.
 pub(crate) const ALL: &[Architecture] = &[
     jina_bert::JINA_BERT,
     bert::BERT,
@@ -69,13 +69,14 @@ pub(crate) const ALL: &[Architecture] = &[
 
 /// How the models of one family are recognised, read and drawn.
 pub(crate) struct Architecture {
-    /// What they are called; several names for one thing are one architecture.
+    /// Names of the family; several names for the same thing are one architecture.
     pub(crate) names: &'static [Name],
-    /// What a model with a head puts before the names of its encoder's tensors: any of these, in this order.
+    /// What a model with a head puts before the names of its encoder's tensors. Each prefix is stripped if it is there,
+    /// in this order.
     pub(crate) tensor_prefixes: &'static [&'static str],
     /// What `config.json` calls their sizes.
     pub(crate) fields: ConfigFields,
-    /// How large what is kept between its operations becomes.
+    /// How large the values between its operations become.
     activations: ActivationRange,
     /// What may follow the encoder, besides pooling.
     heads: &'static [Head],
@@ -87,7 +88,7 @@ pub(crate) struct Architecture {
 enum ActivationRange {
     /// f16 holds them, as all wider types do.
     WithinF16,
-    /// Larger than the greatest f16: they would be infinite there, and what comes of them NaN.
+    /// They exceed the greatest f16: stored as f16 they would become infinite, and what follows from them NaN.
     BeyondF16,
 }
 
@@ -100,14 +101,15 @@ pub(crate) struct Name {
 }
 
 impl Architecture {
-    /// Whether the values of its vectors become whole numbers where no list of modules says what becomes of them.
-    /// text-embeddings-inference goes by the family alone.
+    /// Whether the values of its vectors become whole numbers if no list of modules says what becomes of them. Like
+    /// text-embeddings-inference, this looks at the family alone.
     pub(crate) fn makes_whole_numbers(&self) -> bool {
         self.names.iter().any(|name| name.model_type == qwen3::PPLX_TYPE)
     }
 
-    /// The textbook graph of a model of this family, checked against its weights: what `task` has of `outputs`. The dense
-    /// `modules` follow the pooling of an embedding, and the one that makes a score stands for the family's own classifier.
+    /// The textbook graph of a model of this family, checked against its weights, with those of the outputs of `task`
+    /// that `outputs` asks for. The dense `modules` follow the pooling of an embedding, and a module that makes a score
+    /// replaces the family's own classifier.
     pub(crate) fn graph(
         &self,
         config: &ModelConfig,
@@ -138,7 +140,7 @@ impl Architecture {
         drawing.finish()
     }
 
-    /// Refuses devices that store floats as `F`, where that does not hold the activations of the family.
+    /// Refuses a device whose float type `F` cannot hold the activations of the family.
     ///
     /// # Errors
     /// [`ModelError::Range`].
@@ -153,10 +155,11 @@ impl Architecture {
         }
     }
 
-    /// The id of padding, where `task` reads the last token of an input: the reference takes the last that is none.
+    /// The padding id, if `task` reads the last token of an input: the reference takes the last one that is not
+    /// padding.
     ///
     /// # Errors
-    /// Where the other tokens would see what is left out then.
+    /// If the other tokens would see the padding that is dropped then.
     pub(crate) fn padding_id(&self, config: &ModelConfig, task: Task) -> Result<Option<u32>, ModelError> {
         let reads_last = |head: &Head| {
             head.task == task && head.steps.iter().any(|step| matches!(step, Step::Pool(Pooling::LastToken)))
@@ -173,7 +176,7 @@ impl Architecture {
     }
 }
 
-/// What the result of `task` is called.
+/// Name of the graph output with the result of `task`.
 fn output(task: Task) -> &'static str {
     match task {
         Task::Embedding { .. } | Task::SparseEmbedding | Task::SequenceClassification => POOLED,
@@ -184,7 +187,7 @@ fn output(task: Task) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    /// The README builds one of the files here.
+    /// The README quotes one of the files here.
     #[test]
     fn the_readme_shows_a_file_as_it_is() {
         let file = include_str!("electra.rs");

@@ -1,6 +1,6 @@
-//! ModernBERT (Warner et al., 2024): norms before the parts of a layer and one behind the last, rotary positions, a gated
-//! feed-forward part. Every few layers a token sees all others; in the layers between only its neighbours, and there
-//! positions turn faster.
+//! ModernBERT (Warner et al., 2024): norms before each part of a layer and one behind the last layer, rotary positions,
+//! a gated feed-forward part. Every few layers a token sees all others. In the layers between it sees only its
+//! neighbours, and positions rotate faster.
 
 use turbo_graph::{Activation, AttentionMask, Input, ValueId};
 
@@ -20,7 +20,7 @@ use crate::{
 
 const GLOBAL_EVERY: Setting<u32> = Setting::Field("global_attn_every_n_layers", 3);
 const LOCAL_TOKENS: Setting<u32> = Setting::Field("local_attention", 128);
-/// Another name of half of that in the reference, whose value counts there.
+/// The reference's other name for half of that; its value takes precedence there.
 const LOCAL_REACH: &str = "sliding_window";
 const GLOBAL_THETA: Setting<f64> = Setting::Field("global_rope_theta", 160_000.0);
 const LOCAL_THETA: Setting<f64> = Setting::Field("local_rope_theta", 10_000.0);
@@ -96,7 +96,7 @@ struct Layers {
     norm_bias: Bias,
 }
 
-/// How far a layer sees, and how fast its positions turn.
+/// How far a layer sees, and how fast its positions rotate.
 #[derive(Clone, Copy)]
 struct Sight {
     mask: AttentionMask,
@@ -119,7 +119,7 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
         mask: AttentionMask::Full,
         table: rotary::table(drawing, config, global_theta, rotary::Stretch::None)?,
     };
-    // null is not the default here, but the other layers' base
+    // null does not mean the default here, but the base of the other layers
     let local = if config.is_null(LOCAL_THETA.name()) { GLOBAL_THETA } else { LOCAL_THETA };
     let theta = rotary::theta(config, rotary::Layers::Local, local)?;
     rotary::refuse_theta_in_scaling(config, [global_theta, theta])?;
@@ -143,7 +143,7 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
         drawing.graph.layer(Some(layer));
         let Sight { mask, table } = if global_layers.has(layer) { global } else { local };
         let name = format!("layers.{layer}");
-        // what comes out of the embeddings is normed already
+        // the output of the embeddings is already normed
         let normed = if layer == 0 { x } else { layers.norm(drawing, &format!("{name}.attn_norm"), x)? };
         let matrices = [&format!("{name}.attn.Wqkv")[..], &format!("{name}.attn.Wo")];
         let attention = TurnedAttention { matrices, bias: layers.attention_bias, mask, table };

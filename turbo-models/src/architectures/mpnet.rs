@@ -1,4 +1,4 @@
-//! MPNet (Song et al., 2020): BERT with a bias on the scores of attention by how far two tokens are apart, the same in
+//! MPNet (Song et al., 2020): BERT with a bias on the attention scores by the distance between two tokens, the same in
 //! all layers. Positions are counted as in RoBERTa, and there are no token types.
 
 use turbo_graph::{Positions, ValueId};
@@ -43,7 +43,7 @@ const LAYER: LayerNames = LayerNames {
     output_norm: "output.LayerNorm",
 };
 
-/// Neither is read from the configuration by the reference.
+/// The reference reads neither of these from the configuration.
 const NUM_BUCKETS: usize = 32;
 const MAX_DISTANCE: usize = 128;
 

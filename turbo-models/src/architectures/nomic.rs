@@ -1,6 +1,6 @@
 //! Nomic BERT (Nussbaum et al., 2024): BERT with rotary positions, one matrix for queries, keys and values, a gated
-//! feed-forward part, and no biases. Its second version (Nussbaum and Duderstadt, 2025) has a plain one with biases, and in
-//! every other layer experts, of which a token has two.
+//! feed-forward part, and no biases. Its second version (Nussbaum and Duderstadt, 2025) has a plain feed-forward part
+//! with biases, and in every other layer a mixture of experts, of which each token uses two.
 
 use turbo_graph::{Activation, AttentionMask, Input, Routing, ValueId};
 
@@ -17,7 +17,7 @@ const WIDE_BIAS: Setting<bool> = Setting::Field("mlp_fc1_bias", true);
 const NARROW_BIAS: Setting<bool> = Setting::Field("mlp_fc2_bias", true);
 const ACTIVATION: Setting<&str> = Setting::Field("activation_function", "gelu_new");
 const GATED: &str = "swiglu";
-/// In how many layers one has experts; 0 or null: none has.
+/// One in so many layers has experts; 0 or null: none has.
 const EXPERTS_EVERY: Setting<u32> = Setting::Field("moe_every_n_layers", 0);
 
 pub(super) const NOMIC: Architecture = Architecture {
@@ -30,17 +30,17 @@ pub(super) const NOMIC: Architecture = Architecture {
         intermediate_size: Setting::Field("n_inner", 3072),
         hidden_act: Setting::Always("silu"),
         max_position_embeddings: Setting::Field("n_positions", 2048),
-        // stretching starts behind the trained positions: up to there it changes nothing
+        // stretching begins behind the trained positions, and changes nothing before that
         stretched_behind: Some(("rotary_scaling_factor", Setting::Field("max_trained_positions", 2048))),
         layer_norm_eps: Setting::Field("layer_norm_epsilon", 1e-5),
-        // those of GPT-2, whose fields these are; but for `max_position_embeddings`: published files that have both say
-        // 2048 there, which they were trained with, and 8192 in `n_positions`
+        // as in GPT-2, whose field names these are, except for `max_position_embeddings`: published files that have
+        // both fields say 2048 there, the trained length, and 8192 in `n_positions`
         attribute_map: &[
             ("hidden_size", "n_embd"),
             ("num_attention_heads", "n_head"),
             ("num_hidden_layers", "n_layer"),
         ],
-        // that of version 5 of the transformers library, which has the family built in
+        // the layout of version 5 of the transformers library, which has the family built in
         newer_layout: Some(("activation_function", "hidden_act")),
         only: &[
             Only { field: "activation_function", values: &[GATED, "gelu"], default: "gelu_new" },
@@ -89,7 +89,7 @@ fn draw(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, Mode
     Ok(x)
 }
 
-/// Whether a layer has experts: the second of so many, and every so many behind it.
+/// The experts of a layer, if it has any: the second of every `moe_every_n_layers` layers has.
 fn experts(config: &ModelConfig, layer: u32) -> Result<Option<Routing>, ModelError> {
     let every = config.read(EXPERTS_EVERY)?;
     if layer.checked_rem(every) != Some(1) {
@@ -107,8 +107,8 @@ fn experts(config: &ModelConfig, layer: u32) -> Result<Option<Routing>, ModelErr
     Ok(Some(Routing { num_experts, top_k: count("moe_top_k", num_experts)? }))
 }
 
-/// Experts side by side, as one wide feed-forward part: what a token's own experts make is weighted, and nothing is left
-/// of the others. A pass makes one operator of it, in which they need not be computed.
+/// Experts side by side, as one wide feed-forward part: the results of a token's own experts are weighted, and those of
+/// the others vanish. A pass turns this into one operator, which need not compute the others.
 fn mixture(
     drawing: &mut Drawing<'_>,
     config: &ModelConfig,
@@ -133,7 +133,7 @@ fn mixture(
     Ok(drawing.graph.add_bias(down, bias)?)
 }
 
-/// With or without a gate: the second of the two wide matrices.
+/// The feed-forward part, gated or not; if it is, the gate is the second of the two wide matrices.
 fn feed_forward(
     drawing: &mut Drawing<'_>,
     config: &ModelConfig,

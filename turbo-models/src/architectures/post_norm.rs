@@ -1,7 +1,8 @@
-//! What the family of BERT has in common: a norm after every sum, first over the embeddings, then twice in a layer
-//! (Vaswani et al., 2017). Its members differ in names, in the columns of the tables, and in how positions are counted.
+//! What the families of BERT's kind have in common: a norm after every sum, first over the embeddings, then twice in
+//! each layer (Vaswani et al., 2017). They differ in names, in the widths of the tables, and in how positions are
+//! counted.
 //!
-//! The order of the sums is that of BERT in the transformers library, so that rounding is too.
+//! Sums are added in the order of BERT in the transformers library, so that rounding is the same.
 
 use turbo_graph::{AttentionMask, Input, Positions, ValueId};
 
@@ -18,23 +19,23 @@ pub(super) struct LayerNames {
     pub(super) value: &'static str,
     /// Matrix behind attention.
     pub(super) context: &'static str,
-    /// Norm of its result and what came into the layer.
+    /// Norm of the sum of its result and the layer's input.
     pub(super) attention_norm: &'static str,
     /// Matrix to `intermediate_size`.
     pub(super) wide: &'static str,
     /// Matrix back to `hidden_size`.
     pub(super) narrow: &'static str,
-    /// Norm of its result and what came into the feed-forward half.
+    /// Norm of the sum of its result and the input of the feed-forward half.
     pub(super) output_norm: &'static str,
 }
 
-/// `[BatchSize, PaddedLen, embedding_size]`: the norm of the sum of what a token is, which of two texts it is in where
-/// the model knows that, and where.
+/// `[BatchSize, PaddedLen, embedding_size]`: the norm of the sum of word embedding, token type embedding (if the model
+/// has token types), and position embedding.
 pub(super) fn embeddings(drawing: &mut Drawing<'_>, config: &ModelConfig) -> Result<ValueId, ModelError> {
     embeddings_with(drawing, config, Some(config.positions))
 }
 
-/// As [`embeddings`], of models that have no table of positions.
+/// Like [`embeddings`], for models without a position table.
 pub(super) fn embeddings_without_positions(
     drawing: &mut Drawing<'_>,
     config: &ModelConfig,
@@ -64,7 +65,7 @@ fn embeddings_with(
     drawing.layer_norm(sum, "embeddings.LayerNorm", columns, config.layer_norm_eps)
 }
 
-/// Attention and feed-forward, of the weights below `layer`.
+/// Draws attention and feed-forward, with the weights below `layer`.
 pub(super) fn layer(
     drawing: &mut Drawing<'_>,
     config: &ModelConfig,
@@ -75,7 +76,7 @@ pub(super) fn layer(
     biased_layer(drawing, config, names, layer, x, None, None)
 }
 
-/// As [`layer`], with a bias on the scores of attention, and a scale of them that is not the usual one.
+/// Like [`layer`], with a bias on the attention scores, and with a scale other than the usual one.
 pub(super) fn biased_layer(
     drawing: &mut Drawing<'_>,
     config: &ModelConfig,
@@ -104,7 +105,7 @@ pub(super) fn biased_layer(
     normed_sum(drawing, config, &name(names.output_norm), narrow, x)
 }
 
-/// The end of both halves of a layer: what was computed plus what came in, normed.
+/// The end of each half of a layer: its result plus its input, normed.
 pub(super) fn normed_sum(
     drawing: &mut Drawing<'_>,
     config: &ModelConfig,

@@ -1,5 +1,5 @@
-//! Qwen3 (Yang et al., 2025) as an embedder: a decoder with norms of every head of queries and keys, and as a rule no
-//! biases. And pplx-embed, which is the same in both directions.
+//! Qwen3 (Yang et al., 2025) as an embedder: a decoder with norms of every query and key head, and usually no biases.
+//! Also pplx-embed, which is the same in both directions.
 
 use turbo_graph::{AttentionMask, ValueId};
 
@@ -47,8 +47,8 @@ fn projections(config: &ModelConfig) -> Result<Projections, ModelError> {
     Ok(Projections { bias, context_bias: bias, head_norms: Some(Gain::Weight) })
 }
 
-/// Voyage's models have a matrix behind the last norm, which makes rows of the width of `num_labels`, or of as many labels
-/// as `id2label` names: what the library saves again has no number.
+/// Voyage's models have a matrix behind the last norm. Its result is as wide as `num_labels` says, or else as
+/// `id2label` has names: files that the library saved again lack the number.
 fn projected(
     drawing: &mut Drawing<'_>,
     config: &ModelConfig,

@@ -1,7 +1,7 @@
-//! RoBERTa (Liu et al., 2019), XLM-R and CamemBERT: BERT, but for where positions begin.
+//! RoBERTa (Liu et al., 2019), XLM-R and CamemBERT: BERT, except for where positions begin.
 //!
-//! The position table has a row for padding and none before it is taken, so that an input may have `pad_token_id + 1`
-//! tokens fewer than the table has rows.
+//! Positions begin behind the row of the padding token, so the longest input has `pad_token_id + 1` tokens fewer than
+//! the table has rows.
 
 use turbo_graph::{Activation, Pooling, Positions};
 
@@ -23,7 +23,7 @@ pub(super) const ROBERTA: Architecture = Architecture {
     draw: bert::draw,
 };
 
-/// The same in more languages, with the default vocabulary of BERT.
+/// The same in more languages, with BERT's default vocabulary size.
 pub(super) const XLM_ROBERTA: Architecture = Architecture {
     names: &[
         Name { model_type: "xlm-roberta", class_prefix: "XLMRoberta" },

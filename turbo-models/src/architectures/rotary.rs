@@ -1,4 +1,4 @@
-//! Positions as angles (Su et al., 2021): every pair of columns of a head turns at its own speed.
+//! Rotary positions (Su et al., 2021): every pair of columns of a head rotates at its own speed.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -6,75 +6,76 @@ use turbo_graph::ValueId;
 
 use crate::{ModelConfig, ModelError, config_fields::Setting, drawing::Drawing, error::one_line};
 
-/// Most positions of a table: no tensor bounds their number. Published models that make vectors have up to 262144; some
-/// that write text have a million.
+/// Most positions of a table, since no tensor bounds their number. Published embedding models have up to 262144; some
+/// generative models have a million.
 const MOST_POSITIONS: usize = 1 << 18;
 
-/// Most values of a table, for the same reason: what both bounds have in published models.
+/// Most values of a table, for the same reason: the greatest published number of positions times that of columns.
 const MOST_VALUES: usize = 1 << 26;
 
-/// Most columns of a head that turns: the speeds are listed before a tensor says how many there are. Published models
+/// Most columns of a head that rotates: the speeds are listed before a tensor confirms the number. Published models
 /// have up to 256.
 const MOST_COLUMNS: usize = 4096;
 
 /// The field that says how a model was stretched to longer inputs.
 const SCALING: &str = "rope_scaling";
 
-/// Which layers share a speed of turning.
+/// Which layers share their rotation speeds.
 #[derive(Clone, Copy)]
 pub(super) enum Layers {
-    /// Every one.
+    /// All layers.
     All,
-    /// Those that see the whole input, of a model that has others too.
+    /// Those that see the whole input, in a model that also has others.
     Global,
-    /// The others.
+    /// Those others.
     Local,
 }
 
-/// The field in which later versions of the reference write how positions turn, stretched or not.
+/// The field in which later versions of the reference describe rotary positions, stretched or not.
 const PARAMETERS: &str = "rope_parameters";
 
-/// Positions of the inputs of the first training; some files have it outside of these fields.
+/// Longest input of the first training, in positions; some files have it outside of these fields.
 const TRAINED: &str = "original_max_position_embeddings";
 
-/// What either field says.
+/// The contents of either field.
 #[derive(Clone, Default, Deserialize, PartialEq)]
 pub(super) struct RopeParameters {
     rope_type: Option<String>,
-    /// What the first versions call it; many files have both.
+    /// Name of `rope_type` in the first versions; many files have both.
     r#type: Option<String>,
-    /// How many times longer inputs are than the model had been trained with.
+    /// How many times longer inputs are than those of the first training.
     pub(super) factor: Option<f64>,
     low_freq_factor: Option<f64>,
     high_freq_factor: Option<f64>,
     original_max_position_embeddings: Option<f64>,
-    /// Where given, GTE's columns are slowed down by different factors.
+    /// If given, GTE's columns are slowed down by different factors.
     pub(super) mixed_b: Option<f64>,
     rope_theta: Option<f64>,
 }
 
 impl RopeParameters {
-    /// How the model was stretched; empty where nothing is said.
+    /// How the model was stretched; empty if the file does not say.
     pub(super) fn kind(&self) -> &str {
         self.rope_type.as_deref().or(self.r#type.as_deref()).unwrap_or_default()
     }
 
-    /// Whether nothing was stretched, as far as is said here.
+    /// Whether nothing was stretched, according to these fields.
     pub(super) fn is_default(&self) -> bool {
         matches!(self.kind(), "" | "default")
     }
 
-    /// Whether both say the same, but for the speed of turning.
+    /// Whether both stretch in the same way, whatever their speeds.
     fn stretches_as(&self, other: &Self) -> bool {
         let stretch = |it: &Self| Self { rope_type: None, r#type: None, rope_theta: None, ..it.clone() };
         self.kind() == other.kind() && stretch(self) == stretch(other)
     }
 
-    /// A speed of turning, the base of its powers: that of `setting`, unless the file is of a later version, stretched or not.
+    /// The base of the rotation speeds: that of these fields if they have one (files of later versions, stretched or
+    /// not), else that of `setting`, or of [`SCALING`] if the file lacks the former.
     ///
     /// # Errors
-    /// Where the file has another beside it in [`SCALING`], under the same name: version 4 of the reference takes that of
-    /// `setting` then, version 5 the other.
+    /// If the file also has a different base of the same name in [`SCALING`]: version 4 of the reference then uses
+    /// `setting`, version 5 uses the other.
     pub(super) fn theta(&self, config: &ModelConfig, setting: Setting<f64>) -> Result<f64, ModelError> {
         let scaling = config.optional::<RopeParameters>(SCALING)?;
         let in_scaling = scaling.and_then(|it| it.rope_theta).filter(|_| setting.name() == "rope_theta");
@@ -94,25 +95,26 @@ impl RopeParameters {
     }
 }
 
-/// How much slower the columns of a model turn that was stretched to longer inputs.
+/// How much slower the columns rotate in a model that was stretched to longer inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Stretch {
-    /// They turn as they were trained first.
+    /// They rotate as in the first training.
     None,
-    /// All by the same factor (Chen et al., 2023, "Extending Context Window of Large Language Models via Positional
-    /// Interpolation").
+    /// All are slowed down by the same factor (Chen et al., 2023, "Extending Context Window of Large Language Models
+    /// via Positional Interpolation").
     Linear {
         /// How many times slower.
         factor: f64,
     },
-    /// As Llama 3.1: those that turn often in an input of the first training are left as they are, those that turn seldom
-    /// are slowed down, and in between it is by a part (Grattafiori et al., 2024, "The Llama 3 Herd of Models").
+    /// As in Llama 3.1: columns that rotate often within an input of the first training are unchanged, those that
+    /// rotate seldom are slowed down, and those in between are slowed down in part (Grattafiori et al., 2024, "The
+    /// Llama 3 Herd of Models").
     ByFrequency {
         /// How many times slower.
         factor: f64,
-        /// Slowed down are columns that turn less often than this in such an input,
+        /// Columns that rotate less often than this in such an input are slowed down,
         low: f64,
-        /// and left alone those that turn more often than this.
+        /// and columns that rotate more often than this are unchanged.
         high: f64,
         /// Positions of such an input.
         trained: f64,
@@ -120,7 +122,7 @@ pub(super) enum Stretch {
 }
 
 impl Stretch {
-    /// How fast a pair of columns turns, in radians per position, which turned by `frequency` at first.
+    /// Speed of a pair of columns, in radians per position, whose original speed is `frequency`.
     fn of(self, frequency: f64) -> f64 {
         match self {
             Self::None => frequency,
@@ -135,7 +137,7 @@ impl Stretch {
 }
 
 impl RopeParameters {
-    /// How `field`, which says all this, stretches a decoder.
+    /// How these contents of `field` stretch a decoder.
     fn stretch(&self, config: &ModelConfig, field: &'static str) -> Result<Stretch, ModelError> {
         let kind = self.kind();
         let positive = |name: &str, value: Option<f64>| match value {
@@ -151,7 +153,7 @@ impl RopeParameters {
                 let low = positive("low_freq_factor", self.low_freq_factor)?;
                 let high = positive("high_freq_factor", self.high_freq_factor)?;
                 let trained = positive(TRAINED, self.original_max_position_embeddings)?;
-                // which counts in version 5 of the reference, and not in version 4
+                // version 5 of the reference uses this value, version 4 does not
                 let beside = config.optional::<f64>(TRAINED)?;
                 if let Some(other) = beside.filter(|other| *other != trained) {
                     return Err(
@@ -170,20 +172,20 @@ impl RopeParameters {
     }
 }
 
-/// How positions turn in a model whose layers all turn alike.
+/// How positions rotate in a model whose layers are all alike.
 pub(super) struct Turning {
-    /// The base of the powers.
+    /// Base of the rotation speeds.
     pub(super) theta: f64,
-    /// How the model was stretched, and the field that says so; `None` where none does.
+    /// How the model was stretched, and the field that says so; `None` if no field does.
     pub(super) stretched: Option<(&'static str, RopeParameters)>,
 }
 
 impl Turning {
-    /// Where [`SCALING`] says anything, version 5 of the reference takes all from there, and what is not said there from
-    /// `setting`; version 4 does not know [`PARAMETERS`].
+    /// Reads both fields. If [`SCALING`] says anything, version 5 of the reference takes everything from there, and
+    /// what is missing there from `setting`; version 4 does not know [`PARAMETERS`].
     ///
     /// # Errors
-    /// Where [`PARAMETERS`] says otherwise beside it; as [`RopeParameters::theta`].
+    /// If [`PARAMETERS`] contradicts it; as [`RopeParameters::theta`].
     pub(super) fn read(config: &ModelConfig, setting: Setting<f64>) -> Result<Self, ModelError> {
         let later = config.optional::<RopeParameters>(PARAMETERS)?.unwrap_or_default();
         let theta = later.theta(config, setting)?;
@@ -207,7 +209,7 @@ impl Turning {
     }
 }
 
-/// The table of a decoder whose layers all turn alike, stretched or not.
+/// The table of a decoder whose layers all rotate alike, stretched or not.
 pub(super) fn stretched_table(
     drawing: &mut Drawing<'_>,
     config: &ModelConfig,
@@ -218,19 +220,19 @@ pub(super) fn stretched_table(
     table(drawing, config, theta, stretch)
 }
 
-/// How positions turn in layers of either kind.
+/// How positions rotate in each kind of layer.
 #[derive(Default, Deserialize)]
 struct RopeParametersByLayer {
     full_attention: Option<RopeParameters>,
     sliding_attention: Option<RopeParameters>,
-    /// What is of neither kind.
+    /// Fields that belong to neither kind.
     #[serde(flatten)]
     others: Map<String, Value>,
 }
 
 impl RopeParametersByLayer {
     /// # Errors
-    /// Where the file has more in [`PARAMETERS`], as models with one kind of layers have it: nothing would heed it.
+    /// If the file has other fields in [`PARAMETERS`], as models with one kind of layer do: they would be ignored.
     fn read(config: &ModelConfig) -> Result<Self, ModelError> {
         let by_layer = config.optional::<Self>(PARAMETERS)?.unwrap_or_default();
         match by_layer.others.keys().min() {
@@ -245,7 +247,7 @@ impl RopeParametersByLayer {
     }
 }
 
-/// The speed of turning of layers that were not stretched.
+/// The base of the rotation speeds of layers that were not stretched.
 pub(super) fn theta(config: &ModelConfig, layers: Layers, setting: Setting<f64>) -> Result<f64, ModelError> {
     let parameters = match layers {
         Layers::All => config.optional::<RopeParameters>(PARAMETERS)?,
@@ -259,7 +261,7 @@ pub(super) fn theta(config: &ModelConfig, layers: Layers, setting: Setting<f64>)
     }
 }
 
-/// Refuses models that were stretched, and [`SCALING`] of one kind of layers: the reference knows it of all alone.
+/// Refuses stretched models, and [`SCALING`] for one kind of layer: the reference knows it only for all layers.
 pub(super) fn refuse_scaling(config: &ModelConfig) -> Result<(), ModelError> {
     let fields = config.optional::<Map<String, Value>>(SCALING)?.unwrap_or_default();
     if let Some((kind, _)) = fields.iter().find(|(_, value)| value.is_object()) {
@@ -272,8 +274,8 @@ pub(super) fn refuse_scaling(config: &ModelConfig) -> Result<(), ModelError> {
     }
 }
 
-/// Refuses a speed of turning in [`SCALING`] that is not that of both kinds of layers: version 5 of the reference gives it
-/// to both, version 4 to none.
+/// Refuses a base in [`SCALING`] that is not that of both kinds of layers: version 5 of the reference uses it for both,
+/// version 4 for neither.
 pub(super) fn refuse_theta_in_scaling(config: &ModelConfig, theta: [f64; 2]) -> Result<(), ModelError> {
     let scaling = config.optional::<RopeParameters>(SCALING)?;
     match scaling.and_then(|it| it.rope_theta).filter(|other| theta != [*other; 2]) {
@@ -286,7 +288,7 @@ pub(super) fn refuse_theta_in_scaling(config: &ModelConfig, theta: [f64; 2]) -> 
     }
 }
 
-/// The table for heads whose column `i` turns by `theta^(−2i / head_dim)` radians per position, or as much slower as
+/// The table for heads whose column pair `i` rotates by `theta^(−2i / head_dim)` radians per position, slowed down as
 /// `stretch` says.
 pub(super) fn table(
     drawing: &mut Drawing<'_>,
@@ -322,7 +324,7 @@ pub(super) fn table(
 mod tests {
     use super::*;
 
-    /// Published for Llama 3.1: 8 times as long, of 8192 positions, slowed down below one turn and kept above four.
+    /// Published for Llama 3.1: a factor of 8 over 8192 positions, slowed down below one turn, unchanged above four.
     #[test]
     fn columns_that_turn_often_are_not_slowed_down() {
         let stretch = Stretch::ByFrequency { factor: 8.0, low: 1.0, high: 4.0, trained: 8192.0 };

@@ -1,4 +1,4 @@
-//! A matrix behind the pooled vector, in a folder of its own.
+//! A dense module behind the pooled vector, in a folder of its own.
 
 use std::path::{Path, PathBuf};
 
@@ -12,9 +12,9 @@ use crate::{ModelError, json::JsonObject};
 pub(crate) struct Dense {
     /// The folder of its weights: `linear.weight` `[out_features, in_features]`, `linear.bias` `[out_features]`.
     pub(crate) path: PathBuf,
-    /// Width of what it takes.
+    /// Width of its input.
     pub(crate) in_features: usize,
-    /// Width of what it gives.
+    /// Width of its output.
     pub(crate) out_features: usize,
     /// Whether there is a `b`.
     pub(crate) bias: bool,
@@ -23,7 +23,7 @@ pub(crate) struct Dense {
 }
 
 impl Dense {
-    /// Reads `config.json` of the module's folder `path`. The weights are not looked at.
+    /// Reads `config.json` of the module's folder `path`. The weights are not read.
     ///
     /// # Errors
     /// [`ModelError`] naming file and field.
@@ -43,7 +43,7 @@ impl Dense {
     }
 }
 
-/// Believed when the weights were found to have it: nothing is allocated by it.
+/// A width. It is not trusted before the weights were found to match it: nothing is allocated by it.
 fn width(json: &JsonObject, field: &'static str) -> Result<usize, ModelError> {
     match json.get::<u32>(field)? {
         None => Err(json.wrong(field, "is missing")),
@@ -52,7 +52,7 @@ fn width(json: &JsonObject, field: &'static str) -> Result<usize, ModelError> {
     }
 }
 
-/// What the path of a Python class stands for; the hyperbolic tangent where none is named, as in the library.
+/// The activation that the path of a Python class names; the hyperbolic tangent if none is named, as in the library.
 fn activation(json: &JsonObject) -> Result<Option<Activation>, ModelError> {
     const FIELD: &str = "activation_function";
     let Some(class) = json.get::<String>(FIELD)? else { return Ok(Some(Activation::Tanh)) };

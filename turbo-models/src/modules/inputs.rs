@@ -1,5 +1,5 @@
-//! What a folder says of the encoder at the head of its modules: how long its inputs are at most, whether their letters
-//! are lowered, and what it gives.
+//! What a folder says of the encoder at the head of its modules: how long its inputs may be, whether texts are
+//! lower-cased, and what the encoder returns.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -9,37 +9,39 @@ use serde_json::{Map, Value};
 use super::messages::Messages;
 use crate::{ModelError, error::one_line, json::JsonObject};
 
-/// From `sentence_bert_config.json` and `tokenizer_config.json`, each of which may be absent.
+/// How the encoder takes its inputs, from `sentence_bert_config.json` and `tokenizer_config.json`, each of which may be
+/// absent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct EncoderInputs {
-    /// Longest input, special tokens included, as the library's own file says; the position table may have less.
+    /// Longest input, special tokens included, according to the library's own file; there may be fewer positions.
     pub(crate) max_seq_length: Option<usize>,
-    /// The same as what the library tokenises texts with, which counts before all others.
+    /// The same limit among the arguments for tokenising texts; it overrides all others.
     max_length: Option<usize>,
-    /// The same as what the library loads the tokenizer with.
+    /// The same limit among the arguments for loading the tokenizer.
     loaded_max_length: Option<LoadedLimit>,
-    /// The same as the tokenizer's file says, which counts where the others are silent. Often a number beyond reason.
+    /// The same limit in the tokenizer's own file, which counts if the others are absent. Often absurdly large.
     model_max_length: Option<usize>,
-    /// Most tokens of a text that is to be searched with, where these are not the same for all.
+    /// Most tokens of a query, if queries have a limit of their own.
     pub(crate) query_length: Option<usize>,
-    /// The same of texts to be found.
+    /// Most tokens of a document, if documents have a limit of their own.
     pub(crate) document_length: Option<usize>,
-    /// Where long texts are cut, as what the library loads the tokenizer with says.
+    /// Where long texts are cut, according to the arguments for loading the tokenizer.
     pub(crate) cut: Option<CutSide>,
     /// Whether texts are lower-cased before the tokenizer sees them.
     pub(crate) do_lower_case: bool,
-    /// How pairs of texts are written as messages; `None`: they are not.
+    /// How pairs of texts are written as messages; `None` if they are not.
     pub(crate) messages: Option<Messages>,
-    /// What the modules behind the encoder find.
+    /// What the encoder passes to the modules behind it.
     pub(super) gives: EncoderGives,
 }
 
-/// Most tokens as the library's arguments for the tokenizer say.
+/// The limit among the library's arguments for loading the tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LoadedLimit {
-    /// Under the earlier name. Versions differ in whether this counts or `max_seq_length`: the smaller does here.
+    /// Under the earlier argument name. Versions differ in whether this or `max_seq_length` counts; here the smaller
+    /// does.
     Earlier(usize),
-    /// Under the later name, with which it counts before `max_seq_length`.
+    /// Under the later argument name, with which it overrides `max_seq_length`.
     Later(usize),
 }
 
@@ -48,24 +50,24 @@ enum LoadedLimit {
 pub(crate) struct CutSide {
     /// Name of the file.
     pub(crate) file: &'static str,
-    /// Field of the file in which it stands among others.
+    /// Field of the file that contains the setting.
     pub(crate) field: &'static str,
     pub(crate) is_left: bool,
 }
 
-/// What an encoder gives for every token.
+/// What an encoder returns for every token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum EncoderGives {
-    /// Its vector; a classifier counts as that, since nothing follows it.
+    /// Its vector. A classifier counts as this, since nothing follows it.
     #[default]
     Vectors,
     /// A logit per token of the vocabulary.
     WordLogits,
-    /// The same, of the token that comes next.
+    /// The same, for the token that comes next.
     NextLogits,
 }
 
-/// The files of the library: it wrote them by family at first.
+/// Names of the library's file: at first it wrote one per model family.
 pub(super) const FILES: [&str; 7] = [
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -103,7 +105,7 @@ impl EncoderInputs {
         Ok(inputs)
     }
 
-    /// Most tokens of an input, as far as a file says; there may be fewer positions.
+    /// Most tokens of an input according to the files; there may be fewer positions.
     pub(crate) fn max_length(&self) -> Option<usize> {
         let own = match self.loaded_max_length {
             None => self.max_seq_length,
@@ -114,8 +116,8 @@ impl EncoderInputs {
     }
 }
 
-/// What the library calls its tokenizer with: for inputs of all kinds, and for texts, which counts before; and the template
-/// that writes messages. What it says of other kinds does not matter to texts.
+/// The library's arguments for calling its tokenizer: those for inputs of all kinds, those for texts, which override
+/// them, and those for the chat template. Arguments for other kinds of input do not affect texts.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ProcessingKwargs {
@@ -126,11 +128,12 @@ struct ProcessingKwargs {
 
 const PROCESSING: &str = "processing_kwargs";
 
-/// The limit among these. What pads or says how answers are given changes no ids; what would is refused.
+/// The limit among these arguments. Arguments for padding or for the form of the result change no ids; arguments that
+/// would change ids are refused.
 fn max_length(json: &JsonObject) -> Result<Option<usize>, ModelError> {
     const FIELD: &str = PROCESSING;
     let ProcessingKwargs { common, text, .. } = json.get(FIELD)?.unwrap_or_default();
-    // of how many tokens a causal model gives logits, which are read of the last one
+    // how many tokens a causal model gives logits for; only those of the last token are read
     let of_texts = text.iter().filter(|(name, value)| *name != "logits_to_keep" || !value.is_u64());
     let mut limit = None;
     for (name, value) in common.iter().chain(of_texts) {
@@ -153,16 +156,16 @@ fn max_length(json: &JsonObject) -> Result<Option<usize>, ModelError> {
     }
 }
 
-/// What the library loads the tokenizer with: the name of its earlier versions, which later ones read too and then pass
-/// over their own.
+/// Arguments for loading the tokenizer, under the name of earlier library versions. Later versions read this field too,
+/// and then ignore their own.
 const EARLIER: &str = "tokenizer_args";
 const LATER: &str = "processor_kwargs";
 pub(super) const TOKENIZER_ARGUMENTS: [&str; 2] = [EARLIER, LATER];
 
-/// What it loads model and configuration with.
+/// Arguments for loading the model and its configuration.
 pub(super) const OTHER_ARGUMENTS: [&str; 4] = ["model_args", "model_kwargs", "config_args", "config_kwargs"];
 
-/// Those among all of them that change no vector.
+/// Arguments among all of these that change no vector.
 const HARMLESS: [&str; 30] = [
     // where the files are, and access to them
     "cache_dir",
@@ -177,7 +180,7 @@ const HARMLESS: [&str; 30] = [
     "use_auth_token",
     "use_safetensors",
     "weights_only",
-    // how and in what the reference computes
+    // how, and in which type, the reference computes
     "attn_implementation",
     "device_map",
     "dtype",
@@ -188,7 +191,7 @@ const HARMLESS: [&str; 30] = [
     "use_cache",
     "use_fast",
     "use_memory_efficient_attention",
-    // what is not used here: another head, more outputs, padding, texts of ids
+    // what is not used here: another head, more outputs, padding, decoding of ids
     "add_pooling_layer",
     "clean_up_tokenization_spaces",
     "output_attentions",
@@ -199,8 +202,8 @@ const HARMLESS: [&str; 30] = [
     "truncation",
 ];
 
-/// The tokenizer's limit among what the library loads its parts with, and the end at which it cuts: `file` is the name of
-/// what is read. What is not known to change nothing is refused.
+/// The tokenizer's limit and the end at which it cuts, from the arguments with which the library loads its parts;
+/// `file` is the name of the file that is read. Arguments that are not known to be harmless are refused.
 fn loaded_with(
     json: &JsonObject,
     file: &'static str,
@@ -233,14 +236,14 @@ fn loaded_with(
     Ok((earlier.map(LoadedLimit::Earlier).or(later.map(LoadedLimit::Later)), cut))
 }
 
-/// Files without a limit say 1e30.
+/// The limit in the tokenizer's own file; files without a limit say 1e30.
 fn model_max_length(dir: &Path) -> Result<Option<usize>, ModelError> {
     let Some(json) = JsonObject::open(dir.join("tokenizer_config.json"))? else { return Ok(None) };
     let tokens: Option<f64> = json.get("model_max_length")?;
     Ok(tokens.filter(|tokens| *tokens >= 1.0).map(|tokens| tokens as usize))
 }
 
-/// Later versions of the library say it here, earlier ones in the name of the module's class.
+/// What the encoder returns. Later versions of the library say it here, earlier ones in the name of the module's class.
 fn gives(json: &JsonObject) -> Result<(EncoderGives, Option<Messages>), ModelError> {
     const FIELD: &str = "transformer_task";
     let (gives, output) = match json.get::<String>(FIELD)?.as_deref() {
@@ -256,21 +259,21 @@ fn gives(json: &JsonObject) -> Result<(EncoderGives, Option<Messages>), ModelErr
     Ok((gives, messages(json, gives, output)?))
 }
 
-/// How the library gives inputs of one kind to the model.
+/// How the library passes inputs of one kind to the model.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Modality {
-    /// Of the model's class.
+    /// The method of the model's class that is called.
     method: Option<String>,
-    /// What of its output the modules behind find: a name, or the names on the way to it.
+    /// The part of its output that the modules behind it get: a name, or the names on the path to it.
     method_output_name: Option<Value>,
-    /// Of messages: whether their content is a text, or a list of texts and images.
+    /// For messages: whether their content is a text, or a list of texts and images.
     format: Option<String>,
 }
 
-/// How texts are written as messages: where a model takes those, the library writes all texts as such. That is done here
-/// for language models, which score pairs of texts. Refuses what makes other inputs of texts, or takes something else than
-/// `output` of the model. Other kinds of inputs do not matter.
+/// How texts are written as messages. If a model takes messages, the library writes all texts as messages. This is
+/// implemented for language models that score pairs of texts. Refuses a configuration that makes other inputs from
+/// texts, or that takes something other than `output` from the model. Other kinds of input do not matter.
 fn messages(json: &JsonObject, gives: EncoderGives, output: &str) -> Result<Option<Messages>, ModelError> {
     const FIELD: &str = "modality_config";
     let mut kinds: BTreeMap<String, Modality> = json.get(FIELD)?.unwrap_or_default();

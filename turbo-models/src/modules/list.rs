@@ -1,4 +1,4 @@
-//! The modules of `modules.json`, one behind the other: each has to make sense of what the one before it gives.
+//! The chain of modules in `modules.json`: each module has to accept what the one before it returns.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -10,19 +10,19 @@ use crate::{ModelError, error::one_line, json::JsonObject};
 /// An entry of `modules.json`.
 #[derive(Deserialize)]
 pub(super) struct Module {
-    /// Folder with its configuration; need not exist where there is nothing to configure.
+    /// Folder with its configuration; need not exist if there is nothing to configure.
     path: String,
     /// Path of its Python class.
     r#type: String,
 }
 
-/// The list of modules, for errors about it.
+/// Where the list of modules is, for the paths in it and for errors about it.
 pub(super) struct List<'a> {
     pub(super) dir: &'a Path,
     pub(super) file: PathBuf,
 }
 
-/// What the modules up to some place of the list make of an input.
+/// What the modules up to some place in the list have made of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Text,
@@ -36,7 +36,7 @@ enum Stage {
     Score,
 }
 
-/// The modules that are known here.
+/// Classes of modules that are implemented here.
 pub(super) const CLASSES: [&str; 9] = [
     "Transformer",
     "Pooling",
@@ -48,11 +48,11 @@ pub(super) const CLASSES: [&str; 9] = [
     "LogitScore",
     "FlexibleQuantizer",
 ];
-/// Where those lie that are not the library's: what their code does is done here.
+/// Paths of the classes that are not the library's own: they are reimplemented here.
 const OTHERS: [&str; 1] = ["st_quantize.FlexibleQuantizer"];
 
 impl SentenceModules {
-    /// Reads the list, which says all about pooling and what follows it.
+    /// Reads the list, which says everything about pooling and what follows it.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -64,7 +64,7 @@ impl SentenceModules {
         }
     }
 
-    /// Adds a module behind those that led to `stage`; gives what it makes of that.
+    /// Adds a module behind those that led to `stage`; returns the stage that it leads to.
     fn add(&mut self, list: &List<'_>, module: &Module, stage: Stage) -> Result<Stage, ModelError> {
         let whole = module.r#type.as_str();
         let class = whole.rsplit('.').next().unwrap_or_default();
@@ -109,12 +109,12 @@ impl SentenceModules {
                 self.normalize = true;
                 Ok(Stage::UnitVector)
             }
-            // its int8, which is what it does where the caller asks for no other
+            // in int8, the default unless the caller asks for another type
             ("FlexibleQuantizer", Stage::Vector) => {
                 self.tanh_int8 = true;
                 Ok(Stage::Codes)
             }
-            // does something in training only
+            // has an effect in training only
             ("Dropout", stage) => Ok(stage),
             (class, stage) if CLASSES.contains(&class) => {
                 Err(list.out_of_order(&format!("{class} is out of order"), stage))

@@ -1,15 +1,15 @@
-//! The module that makes a score of a language model's logits: how much likelier one token is than another to come next.
+//! The module that makes a score from a language model's logits: how much more likely one next token is than another.
 
 use std::path::Path;
 
 use crate::{ModelError, json::JsonObject};
 
-/// Which logits behind an input's last token are its score.
+/// Which logits behind an input's last token make its score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogitScore {
-    /// The token that says yes.
+    /// The token that means yes.
     pub(crate) true_token_id: usize,
-    /// The token that says no, whose logit is taken off; `None`: none is.
+    /// The token that means no, whose logit is subtracted; `None` if none is.
     pub(crate) false_token_id: Option<usize>,
 }
 

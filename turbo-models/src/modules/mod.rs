@@ -1,5 +1,5 @@
-//! What follows the encoder in a folder of the sentence-transformers library: pooling, matrices, normalisation; and
-//! what comes before it: a length limit, prompts.
+//! The modules around the encoder in a folder of the sentence-transformers library. Pooling, dense modules and
+//! normalisation follow it; a length limit and prompts come before it.
 
 mod dense;
 mod inputs;
@@ -31,31 +31,31 @@ use crate::{
     json::{JsonObject, read_json},
 };
 
-/// From `modules.json` and the folders it names, `sentence_bert_config.json`, `tokenizer_config.json` and
-/// `config_sentence_transformers.json`, each of which may be absent.
+/// The modules of a folder, from `modules.json` and the folders it names, `sentence_bert_config.json`,
+/// `tokenizer_config.json` and `config_sentence_transformers.json`. Each of these files may be absent.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct SentenceModules {
-    /// Whether `modules.json` lists them.
+    /// Whether `modules.json` lists the modules.
     pub(crate) is_listed: bool,
     /// How token vectors become one.
     pub(crate) pooling: Option<Pooling>,
-    /// What that one is multiplied with, in this order.
+    /// Dense modules that the pooled vector passes through, in this order.
     pub(crate) dense: Vec<Dense>,
-    /// Whether it is divided by its L2 norm then.
+    /// Whether the vector is then divided by its L2 norm.
     pub(crate) normalize: bool,
-    /// Whether its values become whole numbers instead ([`tanh_int8`](crate::tanh_int8)).
+    /// Whether the vector's values become whole numbers instead ([`tanh_int8`](crate::tanh_int8)).
     pub(crate) tanh_int8: bool,
-    /// Whether the model gives weights of its vocabulary instead (SPLADE).
+    /// Whether the model returns a weight per token of its vocabulary instead (SPLADE).
     pub(crate) splade: bool,
-    /// The score that the model's next token gives instead.
+    /// The score that is made from the logits of the next token instead.
     pub(crate) score: Option<LogitScore>,
-    /// What the encoder takes, and gives to the others.
+    /// What the encoder takes, and what it passes to the other modules.
     pub(crate) inputs: EncoderInputs,
-    /// What is put in front of texts.
+    /// The prompts that are put in front of texts.
     pub(crate) prompts: Prompts,
-    /// How the logits of a cross-encoder become scores, if it says so.
+    /// The score function that a cross-encoder's file names, if any.
     pub(crate) activation: Option<ScoreClass>,
-    /// What is odd about the list, but does not stop it from being read.
+    /// Oddities of the folder that do not stop it from being read.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -63,7 +63,8 @@ impl SentenceModules {
     /// Reads them from the folder `dir`.
     ///
     /// # Errors
-    /// [`ModelError`], naming the file and the field in it: what is not implemented, or not in an order that makes sense.
+    /// [`ModelError`] naming the file and the field in it: a module that is not implemented, or an order that makes no
+    /// sense.
     pub(crate) fn open(dir: &Path) -> Result<Self, ModelError> {
         let inputs = EncoderInputs::open(dir)?;
         let mut modules = Self { inputs, ..Self::default() };
@@ -89,7 +90,7 @@ fn activation(json: &JsonObject) -> Result<Option<ScoreClass>, ModelError> {
     Ok(json.get::<String>(FIELD)?.map(|class| ScoreClass::new(json, FIELD, class)))
 }
 
-/// Says that the library would give less of each row than is given here.
+/// Warns that the library would return fewer values of each row than are returned here.
 fn cuts_of_rows(json: &JsonObject) -> Result<Vec<String>, ModelError> {
     let mut warnings = Vec::new();
     for (field, advice) in [
@@ -106,10 +107,10 @@ fn cuts_of_rows(json: &JsonObject) -> Result<Vec<String>, ModelError> {
     Ok(warnings)
 }
 
-/// The name of what a module takes and gives; what the others here take and give.
+/// The name under which modules take and return the text's vector.
 const VECTOR: &str = "sentence_embedding";
 
-/// Refuses a module that takes or gives anything but the text's vector.
+/// Refuses a module that takes or returns anything but the text's vector.
 fn check_names(json: &JsonObject) -> Result<(), ModelError> {
     for field in ["module_input_name", "module_output_name"] {
         if let Some(other) = json.get::<String>(field)?.filter(|name| name != VECTOR) {
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
     use crate::ScoreFunction;
 
-    /// Opens a folder with these files; its name is taken out of what comes back.
+    /// Opens a folder with these files; the folder's name is removed from messages.
     fn open(files: &[(&str, &str)]) -> Result<SentenceModules, String> {
         let dir = tempfile::tempdir().unwrap();
         for (name, content) in files {
@@ -244,7 +245,7 @@ mod tests {
         assert!(error.starts_with("tokenizer_config.json: model_max_length: "), "{error}");
     }
 
-    /// The library calls its tokenizer with these, whatever other limits there are; some would make other ids.
+    /// The library calls its tokenizer with these, whatever other limits there are; some would change the ids.
     #[test]
     fn a_limit_may_be_what_texts_are_tokenised_with() {
         let limit = |kwargs: &str| {
@@ -290,8 +291,8 @@ mod tests {
         assert!(many.starts_with("sentence_bert_config.json: processing_kwargs: "), "{many}");
     }
 
-    /// The tokenizer is loaded with these; versions of the library differ in what counts beside `max_seq_length`, where
-    /// they have the earlier name.
+    /// The tokenizer is loaded with these. Under the earlier name, versions of the library differ in what counts
+    /// besides `max_seq_length`.
     #[test]
     fn a_limit_may_be_what_the_tokenizer_is_loaded_with() {
         let limit = |fields: &str| {
@@ -375,7 +376,7 @@ mod tests {
         assert_eq!(cut(r#""tokenizer_args": {"use_fast": true}"#), None);
     }
 
-    /// Queries of models that keep the vector of each token.
+    /// Queries for models that keep the vector of each token.
     #[test]
     fn queries_are_not_expanded() {
         let open_with =
@@ -392,7 +393,7 @@ mod tests {
         );
     }
 
-    /// What once was the class of the module is now a field beside it.
+    /// What was once the class of the module is now a field beside it.
     #[test]
     fn the_encoder_s_task_is_told_by_its_file() {
         let modules = |classes: &[&str], task: &str| {
@@ -410,7 +411,7 @@ mod tests {
         assert!(error.contains("transformer_task is \"any-to-any\", supported: feature"), "{error}");
     }
 
-    /// A reranker that is a language model: pairs are messages to it, and its next word is the score.
+    /// A reranker that is a language model: it gets pairs as messages, and its next token is the score.
     #[test]
     fn a_score_is_that_of_the_next_token() {
         let open_score = |kinds: &str, kwargs: &str, config: &str| {
@@ -470,7 +471,7 @@ mod tests {
         assert!(alone.contains("LogitScore is out of order"), "{alone}");
     }
 
-    /// Where the library can write texts as messages it does, in the words of the tokenizer's chat template.
+    /// If the library can write texts as messages, it does so, with the tokenizer's chat template.
     #[test]
     fn texts_are_given_to_the_encoder_as_they_are() {
         let open_kinds = |task: &str, kinds: &str| {
@@ -713,7 +714,7 @@ mod tests {
         }
     }
 
-    /// Parts of the files, sound and not.
+    /// Parts of the files, valid and not.
     fn json() -> impl Strategy<Value = String> {
         let words = [
             "path",
@@ -766,7 +767,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the files hold: modules, or an error of one line.
+        /// Whatever the files hold, the result is modules or an error of one line.
         #[test]
         fn no_file_makes_it_panic(list in json(), pooling in json(), dense in json(), limits in json(), prompts in json()) {
             let sound = self::list(&["Transformer", "Pooling", "Dense"]);

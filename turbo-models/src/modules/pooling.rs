@@ -1,4 +1,4 @@
-//! How the configuration of a pooling module makes one vector of the tokens' vectors.
+//! How a pooling module is configured to make one vector from the tokens' vectors.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::{ModelError, json::JsonObject};
 /// The mode that `config.json` of the module's folder `path` switches on; `None` without the file.
 ///
 /// # Errors
-/// [`ModelError`] naming file and field: several modes, or one that leaves out the tokens of a prompt.
+/// [`ModelError`] naming file and field: several modes, an unknown mode, or one that leaves out the tokens of a prompt.
 pub(super) fn open(path: &Path) -> Result<Option<Pooling>, ModelError> {
     let Some(json) = JsonObject::open(path.join("config.json"))? else { return Ok(None) };
     if json.get("include_prompt")? == Some(false) {
@@ -20,7 +20,7 @@ pub(super) fn open(path: &Path) -> Result<Option<Pooling>, ModelError> {
     mode(&json).map(Some)
 }
 
-/// The pooling of a sparse encoder: only that of Formal et al., 2021, is known here.
+/// Checks the pooling of a sparse encoder: only that of Formal et al., 2021, is implemented here.
 ///
 /// # Errors
 /// [`ModelError`] naming file and field.
@@ -35,7 +35,7 @@ pub(super) fn check_splade(path: &Path) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// Files of version 6 may list modes, whose vectors are put behind each other.
+/// Files of version 6 may list several modes, whose vectors are concatenated.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected a mode or a list of modes")]
 enum Modes {
@@ -43,9 +43,10 @@ enum Modes {
     Several(Vec<String>),
 }
 
-/// Old files have a flag per mode, new ones name it. A flag that is absent is off, as in the library from version 5.4 on;
-/// earlier ones took the mean too where its flag is absent, and failed where all are off. Every version writes the flags of
-/// all modes that it knows, the mean among them, so that files which the library wrote mean the same to all.
+/// Old files have a flag per mode, new ones name the mode. An absent flag is off, as in the library from version 5.4
+/// on. Earlier versions took the mean as well if its flag was absent, and failed if all flags were off. Every version
+/// writes the flags of all modes that it knows, the mean among them, so files that the library wrote mean the same to
+/// all versions.
 fn mode(json: &JsonObject) -> Result<Pooling, ModelError> {
     const FIELD: &str = "pooling_mode";
     let flags = json.iter().filter(|(_, value)| **value == Value::Bool(true));
@@ -58,7 +59,7 @@ fn mode(json: &JsonObject) -> Result<Pooling, ModelError> {
     let modes: Vec<&str> = modes.iter().map(String::as_str).collect();
     match modes[..] {
         ["cls" | "cls_token"] => Ok(Pooling::Cls),
-        // what the library takes where nothing is switched on
+        // the library's choice if nothing is switched on
         [] | ["mean"] => Ok(Pooling::Mean),
         ["max"] => Ok(Pooling::Max),
         ["mean_sqrt_len"] | ["mean_sqrt_len_tokens"] => Ok(Pooling::MeanSqrtLen),

@@ -1,4 +1,4 @@
-//! What is put in front of texts: some models want to know whether a text is a query or a document.
+//! Texts that are put in front of inputs: some models need to know whether a text is a query or a document.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use crate::{ModelError, json::JsonObject};
 /// The prompts of a folder, from `config_sentence_transformers.json`. Each is put in front of a text as it stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prompts {
-    /// Their texts, by name: `query`, `document`.
+    /// The prompts by name, such as `query` and `document`.
     pub named: BTreeMap<String, String>,
-    /// The name of the one that is used when the caller names none; it is among `named`.
+    /// Name of the prompt that is used when the caller names none; it is a key of `named`.
     pub default_name: Option<String>,
 }
 
@@ -24,14 +24,14 @@ impl Prompts {
         self.default_name.as_deref().and_then(|name| self.get(name))
     }
 
-    /// Reads those of the library's file, which may have none.
+    /// Reads the prompts of the library's file, which may have none.
     pub(super) fn read(json: &JsonObject) -> Result<Self, ModelError> {
         let named: BTreeMap<String, Option<String>> = json.get("prompts")?.unwrap_or_default();
         let named = named.into_iter().filter_map(|(name, text)| Some((name, text?))).collect();
         let mut prompts = Self { named, default_name: json.get("default_prompt_name")? };
         match &prompts.default_name {
             Some(name) if !prompts.named.contains_key(name) => {
-                // the library has these two, empty, before it reads any
+                // the library defines these two as empty before it reads any
                 if ["query", "document"].contains(&name.as_str()) {
                     prompts.default_name = None;
                     return Ok(prompts);

@@ -1,4 +1,4 @@
-//! One file of images: found by name, checked before it is believed, written aside.
+//! One file of images: found by name, checked before use, written aside.
 //!
 //! ```text
 //! 0     [`Header`]
@@ -23,35 +23,35 @@ use twox_hash::XxHash3_128;
 use super::ModelKey;
 use crate::error::one_line;
 
-/// The format and its version.
+/// Identifies the format and its version.
 const MAGIC: [u8; 8] = *b"turbopk1";
-/// What [`MAGIC`] begins with in every version.
+/// The beginning of [`MAGIC`] in every version.
 const MAGIC_OF_ALL: &[u8] = b"turbopk";
-/// What files are called while they are written.
+/// Prefix of the names of files while they are written.
 const UNFINISHED: &str = ".packing-";
-/// How the names of finished files end.
+/// Ending of the names of finished files.
 pub(super) const FINISHED: &str = ".packed";
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Files that were not finished by then never will be: their writer was killed.
+/// Age at which an unfinished file counts as given up: its writer was killed.
 const GIVEN_UP: Duration = DAY;
-/// Files that were not opened for so long are removed: their models have changed, or are not used any more.
+/// Age at which an unused file is removed: its model has changed, or is not used any more.
 const FORGOTTEN: Duration = DAY.saturating_mul(30);
-/// Images begin at multiples of it: those of a page.
+/// Images begin at multiples of this, the size of a page.
 const ALIGNMENT: u64 = 4096;
 
 #[derive(Serialize, Deserialize)]
 struct Index {
-    /// The name of the model when the file was written, to inspect the file by hand.
+    /// Name of the model when the file was written, for inspection by hand.
     name: String,
     /// The [`ModelKey`] of the weights that were packed.
     model: String,
     images: Images,
 }
 
-/// By the names of weights, and there by packing.
+/// By the name of the weight, then by packing.
 type Images = BTreeMap<String, BTreeMap<String, Stored>>;
 
-/// Where an image is, and what it is.
+/// Where an image is, and its digest.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     first_byte: u64,
@@ -66,8 +66,8 @@ pub(super) struct PackedFile {
 }
 
 impl PackedFile {
-    /// Opens the file at `path`, which should hold images of the model `key`, and moves the time of its last change to now:
-    /// that is how others see that it is in use. `None` where there is no file.
+    /// Opens the file at `path`, which should hold images of the model `key`, and sets its modification time to now,
+    /// which shows others that it is in use. `None` if there is no file.
     ///
     /// # Errors
     /// Why it cannot be used, in one line.
@@ -81,15 +81,15 @@ impl PackedFile {
         if index.model != key.to_string() {
             return Err("it holds weights of another model".to_owned());
         }
-        // fails where another user owns the file, which can be read all the same
+        // fails if another user owns the file, which can be read all the same
         drop(File::options().write(true).open(path).and_then(|file| file.set_modified(SystemTime::now())));
         Ok(Some(Self { map, images: index.images }))
     }
 
-    /// The image `name` in this packing; `None` where the file has none.
+    /// The image `name` in this packing; `None` if the file has none.
     ///
     /// # Errors
-    /// That it is damaged, in one line.
+    /// If it is damaged, in one line.
     pub(super) fn image(&self, name: &str, packing: &str) -> Result<Option<&[u8]>, String> {
         let Some(stored) = self.images.get(name).and_then(|packings| packings.get(packing)) else {
             return Ok(None);
@@ -109,7 +109,7 @@ impl PackedFile {
     }
 }
 
-/// The index of a file that should have one.
+/// Reads the index of a file that should have one.
 fn index(file: &[u8]) -> Result<Index, String> {
     let header =
         file.first_chunk().and_then(Header::read).ok_or("it holds no packed weights of this version")?;
@@ -127,7 +127,7 @@ fn place(first_byte: u64, bytes: u64) -> Option<Range<usize>> {
     Some(first_byte.try_into().ok()?..end.try_into().ok()?)
 }
 
-/// Tells damage: it is no secret how to make another image of the same digest.
+/// Detects damage only: it is no secret how to make another image with the same digest.
 pub(super) fn digest(image: &[u8]) -> String {
     format!("{:032x}", XxHash3_128::oneshot(image))
 }
@@ -156,28 +156,28 @@ impl Header {
     }
 }
 
-/// A file of images that is being written, beside the place where it will be.
+/// A file of images that is being written, in the folder where it will be.
 pub(super) struct NewFile {
     file: NamedTempFile,
-    /// Where the next image may begin, but for alignment.
+    /// Where the next image may begin, before alignment.
     end: u64,
     images: Images,
 }
 
 impl NewFile {
-    /// An empty one, to be renamed to `path`. Dropped before, it leaves nothing.
+    /// Creates an empty file, to be renamed to `path`. If it is dropped before that, it leaves nothing behind.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         let dir = path.parent().expect("the file lies in the folder of the cache");
         remove_unused(dir)?;
         let mut builder = tempfile::Builder::new();
-        // weights are no secret: the next start may be another user's, if the umask lets them read
+        // weights are no secret: the next start may be another user's, if the umask lets that user read them
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
         let file = builder.prefix(UNFINISHED).tempfile_in(dir)?;
         Ok(Self { file, end: Header::BYTES as u64, images: BTreeMap::new() })
     }
 
-    /// Writes one image, whose [`digest`] the caller knows: it takes as long as the writing.
+    /// Writes one image. The caller passes its [`digest`], which takes as long to compute as the image takes to write.
     pub(super) fn add(&mut self, name: &str, packing: &str, image: &[u8], digest: String) -> io::Result<()> {
         let first_byte = self.end.next_multiple_of(ALIGNMENT);
         self.file.seek(SeekFrom::Start(first_byte))?;
@@ -189,13 +189,13 @@ impl NewFile {
         Ok(())
     }
 
-    /// The packings that it has of the weight `name`, if any.
+    /// The packings of the weight `name` in the file, if any.
     pub(super) fn packings(&self, name: &str) -> Option<impl Iterator<Item = &str>> {
         Some(self.images.get(name)?.keys().map(String::as_str))
     }
 
-    /// Gives it an index and its name. The system may write it to the disk when it likes: what a power failure tears
-    /// has a wrong digest.
+    /// Writes the index and renames the file. The system may write it to the disk when it likes: what a power failure
+    /// tears has a wrong digest.
     pub(super) fn finish(mut self, path: &Path, name: String, key: ModelKey) -> io::Result<()> {
         let index = serde_json::to_vec(&Index { name, model: key.to_string(), images: self.images })?;
         self.file.seek(SeekFrom::Start(self.end))?;
@@ -209,7 +209,7 @@ impl NewFile {
     }
 }
 
-/// Removes files that were given up while written, and those that were not used for long.
+/// Removes files whose writing was given up, and those that were not used for a long time.
 fn remove_unused(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -226,7 +226,7 @@ fn remove_unused(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the file at `path` has images, of whatever version.
+/// Whether the file at `path` holds images, in any version of the format.
 fn is_ours(path: &Path) -> bool {
     let mut begins = [0; MAGIC_OF_ALL.len()];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut begins));

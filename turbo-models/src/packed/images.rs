@@ -1,4 +1,5 @@
-//! The images of one model while one encoder is made: what the file has is given out, what it lacks is added.
+//! The images of one model while one encoder is made: images that the file has are handed out, those it lacks are
+//! added.
 
 use std::{
     borrow::Cow,
@@ -20,12 +21,12 @@ pub(crate) struct PackedImages {
     path: PathBuf,
     name: String,
     key: ModelKey,
-    /// As it was found.
+    /// The file as it was at the start.
     found: Option<PackedFile>,
     state: Mutex<State>,
 }
 
-/// Names of a weight and its packing.
+/// Names of a weight and of its packing.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Image {
     name: String,
@@ -42,7 +43,7 @@ impl Image {
 struct State {
     restored: BTreeSet<Image>,
     packed: BTreeSet<Image>,
-    /// What will take the place of the file that was found.
+    /// The file that will replace the one that was found.
     new: Option<NewFile>,
     /// The first thing that went wrong.
     warning: Option<String>,
@@ -58,7 +59,8 @@ impl PackedImages {
         Self { path, name: name.to_owned(), key, found, state: Mutex::new(state) }
     }
 
-    /// Writes what the file lacked; images of other programs of the model that are in it, or were at the start, stay.
+    /// Writes what the file lacked. Images of the model's other programs stay, if they are in the file now or were at
+    /// the start.
     pub(crate) fn finish(self) -> CacheUse {
         let mut state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(mut new) = state.new.take() {
@@ -76,12 +78,12 @@ impl PackedImages {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // each change of the state is whole by itself
+        // each change of the state is complete by itself
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Copies the sound images that `new` lacks. A weight that was packed now needs no other packing, unless that was
+/// Copies the intact images that `new` lacks. A weight that was packed now needs no other packing, unless that one was
 /// `restored`: one program may multiply by it in two ways.
 fn keep(found: &PackedFile, restored: &BTreeSet<Image>, new: &mut NewFile) -> io::Result<()> {
     for (name, packing) in found.names() {
@@ -108,7 +110,7 @@ impl State {
 
 impl PackedStore for PackedImages {
     fn load(&self, name: &str, packing: &str) -> Option<Cow<'_, [u8]>> {
-        // sums up the whole image: not while others wait
+        // hashes the whole image, so not while others wait
         match self.found.as_ref()?.image(name, packing) {
             Ok(image) => {
                 let image = image?;
@@ -168,7 +170,8 @@ mod tests {
         PackedCache::open(dir).unwrap().images("model", key("a"), F32)
     }
 
-    /// What an encoder does: weights of these names and lengths are restored, else packed. Panics on other bytes.
+    /// Does what an encoder does: weights of these names and lengths are restored, or else packed. Panics if the bytes
+    /// differ.
     fn start(images: PackedImages, packing: &str, weights: &[(&str, usize)]) -> CacheUse {
         for (name, bytes) in weights {
             let expected: Vec<u8> = (0..*bytes).map(|i| (i + name.len()) as u8).collect();
@@ -262,7 +265,7 @@ mod tests {
         };
         both((0, 2));
         both((2, 0));
-        // and what one of them lacks does not cost the other
+        // and what one of them lacks costs the other nothing
         let images = images(dir.path());
         assert!(images.load("words", "bf16-1").is_some());
         images.store("words", "f32-2", b"newer");
@@ -398,7 +401,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let path = start(images(dir.path()), F32, &weights).file;
             let mut file = fs::read(&path).unwrap();
-            // header, images and index are a tenth of the file: of the padding between, some bytes are enough
+            // header, images and index are a tenth of the file; the rest is padding, of which a few bytes are enough
             let pieces = [0..50, 4096..4146, 8192..8502, 12_288..file.len()];
             let places: Vec<usize> = pieces.into_iter().flatten().collect();
             apply(damage, places[place.index(places.len())], &mut file);

@@ -1,15 +1,16 @@
 //! Packed weights kept on disk: a second start copies what the first one has read, converted and reordered.
 //!
-//! In: a folder, the identity of a model's files ([`ModelKey`]), the name of the order in which its weights are packed.
-//! Out: one file for each such pair, written aside and renamed. A reader sees a whole file or none, and processes that
-//! start together never wait for each other: the last one wins, and takes along what others have added meanwhile; what
-//! two add at the same moment, one of them packs again at its next start. Nothing here stops a start: what cannot be used
-//! is packed anew, what cannot be written is packed again the next time, and [`CacheUse`] says so.
+//! In: a folder, the identity of a model's files ([`ModelKey`]), and the name of the order in which its weights are
+//! packed. Out: one file for each pair of identity and order, written aside and renamed. A reader sees a whole file or
+//! none, and processes that start together never wait for each other: the last one wins, and includes what others have
+//! added meanwhile. If two processes add something at the same moment, one of them packs it again at its next start.
+//! Nothing here stops a start: what cannot be used is packed anew, what cannot be written is packed again the next
+//! time, and [`CacheUse`] says so.
 //!
-//! A model that changes has another key, and its old file stays behind. So each start that uses a file moves the time of
-//! its last change, and each that writes one removes those that were not used for 30 days.
+//! A model that changes has another key, and its old file stays behind. So each start that uses a file updates the
+//! file's modification time, and each start that writes a file removes those that were not used for 30 days.
 //!
-//! The folder is trusted as the model's own is: checksums detect damage, not attacks.
+//! The folder is trusted as much as the model's own: checksums detect damage, not attacks.
 
 mod file;
 mod images;
@@ -27,17 +28,17 @@ pub(crate) use self::{
     model_key::{KeyMaker, ModelKey},
 };
 
-/// A folder for packed weights, of any number of models; may be shared by processes and emptied at any time.
+/// A folder for the packed weights of any number of models. Processes may share it, and it may be emptied at any time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackedCache {
     dir: PathBuf,
 }
 
 impl PackedCache {
-    /// Uses the folder `dir`, made where it is missing.
+    /// Uses the folder `dir`, which is created if it is missing.
     ///
     /// # Errors
-    /// [`ModelError::Read`] when it cannot be made.
+    /// [`ModelError::Read`] if it cannot be created.
     pub fn open(dir: &Path) -> Result<Self, ModelError> {
         fs::create_dir_all(dir).map_err(|why| ModelError::Read { file: dir.to_owned(), why })?;
         Ok(Self { dir: dir.to_owned() })
@@ -48,14 +49,14 @@ impl PackedCache {
         &self.dir
     }
 
-    /// The images of the model `key` in one packing. `name`, the model's, is written into the file to inspect it by
-    /// hand. It is no part of the file's name, so that a model is found wherever its folder lies.
+    /// The images of the model `key` in one packing. The model's `name` is written into the file for inspection by
+    /// hand. It is not part of the file's name, so that a model is found wherever its folder lies.
     pub(crate) fn images(&self, name: &str, key: ModelKey, packing: &str) -> PackedImages {
         PackedImages::open(self.dir.join(format!("{key}-{packing}{}", file::FINISHED)), name, key)
     }
 }
 
-/// What an encoder found in a [`PackedCache`], and left there.
+/// What an encoder found in a [`PackedCache`], and what it left there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheUse {
     /// The file of this model in this packing.
@@ -64,6 +65,6 @@ pub struct CacheUse {
     pub restored: usize,
     /// Weights that were packed, because the file lacked them.
     pub packed: usize,
-    /// Why the file could not be used or written, in one line. A file that was not there yet is no reason.
+    /// Why the file could not be used or written, in one line. A file that does not exist yet is not a reason.
     pub warning: Option<String>,
 }

@@ -1,17 +1,17 @@
-//! What a cache of packed weights knows a model by.
+//! The key by which a cache of packed weights knows a model.
 
 use std::{fmt, time::SystemTime};
 
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
 
-/// What tells one model's weights from another's, wherever the folder lies: for each file its length, the time of its
-/// last change, its header, and some bytes of each tensor.
+/// Tells one model's weights from another's, wherever the folder lies: for each file its length, its modification time,
+/// its header, and some bytes of each tensor.
 ///
-/// Not a digest of everything, which would read all the bytes that a cache is there to leave unread. Each part covers
-/// what the others miss: files in archives and images often carry one invented time, and versions of one model have
-/// the same header and length, but training moves every tensor; and editing a few values in place moves the time.
-/// A copy that keeps no times is another model here, and is packed once more.
+/// It is not a digest of all bytes, because a cache exists so that they need not be read. Each part covers what the
+/// others miss. Files from archives and images often share one invented time. Versions of one model have the same
+/// header and length, but training moves every tensor. Editing a few values in place changes the time. A copy that does
+/// not keep times counts as another model, and is packed once more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ModelKey(u128);
 
@@ -21,7 +21,7 @@ impl fmt::Display for ModelKey {
     }
 }
 
-/// Collects what a [`ModelKey`] is made of.
+/// Collects the parts of a [`ModelKey`].
 pub(crate) struct KeyMaker(twox_hash::xxhash3_128::Hasher);
 
 impl KeyMaker {
@@ -29,13 +29,13 @@ impl KeyMaker {
         Self(XxHash3_128::new())
     }
 
-    /// Bytes of any number; where one piece ends counts.
+    /// Adds any number of bytes; where one piece ends makes a difference.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.0.write(&(bytes.len() as u64).to_le_bytes());
         self.0.write(bytes);
     }
 
-    /// A moment; one that the system does not know counts as well.
+    /// Adds a time; a time that the system does not know counts as well.
     pub(crate) fn time(&mut self, time: Option<SystemTime>) {
         let since = time.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
         self.bytes(&since.map_or(0, |since| since.as_nanos()).to_le_bytes());

@@ -12,7 +12,7 @@ use crate::Encoding;
 /// What counts as an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerOptions {
-    /// Most answers. Beyond 1000 it counts as that.
+    /// Most answers; more than 1000 counts as 1000.
     pub top_k: usize,
     /// Most tokens of an answer.
     pub max_answer_len: usize,
@@ -25,34 +25,34 @@ pub struct AnswerOptions {
 /// Whether an answer may be that there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NullAnswer {
-    /// There is one.
+    /// The context is taken to have an answer.
     Forbidden,
-    /// It is given beside the others, with a score of its own.
+    /// No answer is returned beside the others, with a score of its own.
     Allowed,
 }
 
 /// Where answers may start and end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edges {
-    /// At words: an answer that starts or ends inside one takes all of it.
+    /// At words: an answer that starts or ends inside a word takes the whole word.
     Words,
     /// At tokens.
     Tokens,
 }
 
 impl Default for AnswerOptions {
-    /// As the transformers library: one answer of at most 15 tokens.
+    /// As in the transformers library: one answer of at most 15 tokens.
     fn default() -> Self {
         Self { top_k: 1, max_answer_len: 15, null_answer: NullAnswer::Forbidden, edges: Edges::Words }
     }
 }
 
-/// One window over the context, and what the model gives for it.
+/// One window over the context, and the model's output for it.
 #[derive(Clone, Copy, Debug)]
 pub struct AnswerWindow<'a> {
-    /// A question and part of the context, of [`TextTokenizer::windows`](crate::TextTokenizer::windows).
+    /// A question and part of the context, from [`TextTokenizer::windows`](crate::TextTokenizer::windows).
     pub encoding: &'a Encoding,
-    /// `[seq_len, 2]`: logits that an answer starts, and ends, with the token.
+    /// `[seq_len, 2]`: for each token, the logits that an answer starts there and that one ends there.
     pub logits: &'a [f32],
 }
 
@@ -61,25 +61,26 @@ pub struct AnswerWindow<'a> {
 pub struct Answer {
     /// Between 0 and 1.
     pub score: f32,
-    /// The bytes of the context that it is, at character boundaries; `0..0` where the context holds no answer.
+    /// Its bytes in the context, at character boundaries; `0..0` if the context holds no answer.
     pub bytes: Range<usize>,
 }
 
-/// Most answers, whatever the caller requests: spans are as many as tokens times `max_answer_len`.
+/// Most answers, whatever the caller requests: there are as many spans as tokens times `max_answer_len`.
 const MOST_ANSWERS: usize = 1000;
 
-/// Tokens where a possible answer starts and ends, both inclusive, and its score.
+/// First and last token of a possible answer, both inclusive, and its score.
 type Span = (usize, usize, f32);
 
-/// The best answers, the best first.
+/// The best answers, best first.
 ///
-/// Its score is the product of two probabilities, that an answer starts with its first token and ends with its last;
-/// each sums to 1 over the context in a window and a special token in front of it all, which stands for no answer. Of
-/// each window the best `top_k` are looked at. Those of the same text, whatever its case, are one answer where it was
-/// first found, and their scores are added. The score of no answer is the least of all windows.
+/// The score of an answer is the product of two probabilities: that an answer starts with its first token, and that an
+/// answer ends with its last. Each sums to 1 over the context in a window and the special token in front of everything,
+/// which stands for no answer. The best `top_k` spans of each window are considered. Spans of the same text, ignoring
+/// case, are one answer, at the place where it was first found, and their scores are added. The score of no answer is
+/// the least of all windows.
 ///
-/// Source: the question answering pipeline of the transformers library. Departs from it: scores stop at 1 when they are
-/// added; no answers of score 0 are made up where there are fewer than `top_k`, and none at all for an empty context.
+/// Source: the question answering pipeline of the transformers library. Departs from it: added scores stop at 1; no
+/// answers of score 0 are made up if there are fewer than `top_k`, or if the context is empty.
 ///
 /// Time O(tokens · `max_answer_len`).
 ///
@@ -120,13 +121,13 @@ pub fn answers(
     Ok(answers)
 }
 
-/// Whether an answer may lie at `token`.
+/// Whether `token` is part of the context, where answers may lie.
 fn in_context(encoding: &Encoding, token: usize) -> bool {
     encoding.sequence_ids[token] == Some(1)
 }
 
-/// For each token the probability that an answer starts (`side` 0) or ends (1) there: over the context and a special
-/// first token; 0 for others.
+/// For each token, the probability that an answer starts (`side` 0) or ends (1) there, over the context and a special
+/// first token; 0 for other tokens.
 fn probabilities(window: &AnswerWindow<'_>, side: usize) -> Vec<f64> {
     let takes_part =
         |token: usize| token == 0 && window.encoding.special[0] || in_context(window.encoding, token);
@@ -137,7 +138,7 @@ fn probabilities(window: &AnswerWindow<'_>, side: usize) -> Vec<f64> {
     probabilities
 }
 
-/// The best `top_k` spans in the context of one window, best first; of one score, the first in the text.
+/// The best `top_k` spans in the context of one window, best first; of equal scores, the first in the text.
 fn best_spans(
     encoding: &Encoding,
     starts: &[f64],
@@ -155,7 +156,7 @@ fn best_spans(
                 best.push((start, end, score));
             }
         }
-        // kept short: there may be as many spans as tokens squared
+        // kept short, because there may be as many spans as tokens squared
         if best.len() > 4 * MOST_ANSWERS {
             keep_best(&mut best, top_k, order);
         }

@@ -8,16 +8,16 @@ use super::{
 };
 use crate::ScoreFunction;
 
-/// A label and how much it fits.
+/// A label and how well it fits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LabelScore {
-    /// Place of the label among the model's, which is that of its logit.
+    /// Index of the label among the model's, which is that of its logit.
     pub index: usize,
     /// Between 0 and 1; any number for [`ScoreFunction::Identity`].
     pub score: f32,
 }
 
-/// Every label with its score, the best first; labels of one score in the model's order.
+/// Every label with its score, best first; labels of equal score in the model's order.
 ///
 /// * `logits`: one per label.
 ///
@@ -43,14 +43,14 @@ pub fn scores(logits: &[f32], function: ScoreFunction) -> Result<Vec<f32>, TaskE
     })
 }
 
-/// Places of `scores` from the greatest to the least; those of one score in their order, NaN last.
+/// Indices of `scores` from the greatest to the least; equal scores in their order, NaN last.
 pub fn rank(scores: &[f32]) -> Vec<usize> {
     let mut places: Vec<usize> = (0..scores.len()).collect();
     places.sort_by(|a, b| descending(scores[*a], scores[*b]));
     places
 }
 
-/// A total order: both zeros are equal, NaN is behind all numbers.
+/// A total order from the greatest to the least: both zeros are equal, NaN is behind all numbers.
 pub(super) fn descending(a: f32, b: f32) -> Ordering {
     b.partial_cmp(&a).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }

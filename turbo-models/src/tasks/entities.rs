@@ -1,4 +1,4 @@
-//! Parts of a text that a label was found for: names, places, parts of speech.
+//! Parts of a text that have a label: names, places, parts of speech.
 
 use std::ops::Range;
 
@@ -8,32 +8,32 @@ use super::{
 };
 use crate::Encoding;
 
-/// How the labels of tokens become those of words and of the entities that words make.
+/// How the labels of tokens become those of words, and of the entities that words form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Aggregation {
-    /// Not at all: an entity per token, whose label is written as the model has it, `B-PER`.
+    /// Not at all: an entity per token, with the label as the model writes it, such as `B-PER`.
     #[default]
     None,
-    /// Neighbouring tokens of one label are an entity, a word may be several.
+    /// Neighbouring tokens of the same label form an entity; one word may have several.
     Simple,
-    /// A word has the label of its first token; neighbouring words of one label are an entity.
+    /// A word has the label of its first token; neighbouring words of the same label form an entity.
     First,
-    /// A word has the label of the greatest mean score of its tokens.
+    /// A word has the label with the greatest mean score over its tokens.
     Average,
-    /// A word has the label of its surest token.
+    /// A word has the label of its most certain token.
     Max,
 }
 
 /// A part of a text with its label.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entity<'l> {
-    /// What it is; without `B-` and `I-`, unless it is of a single token ([`Aggregation::None`]).
+    /// Its label, without `B-` and `I-` unless it stands for a single token ([`Aggregation::None`]).
     pub label: &'l str,
     /// Between 0 and 1: the mean of its words' scores.
     pub score: f32,
-    /// The bytes of the text that it is, at character boundaries.
+    /// Its bytes in the text, at character boundaries.
     pub bytes: Range<usize>,
-    /// The tokens that it is.
+    /// Its tokens.
     pub tokens: Range<usize>,
 }
 
@@ -45,13 +45,13 @@ struct Tagged<'l> {
     tokens: Range<usize>,
 }
 
-/// The entities of a text, in its order.
+/// The entities of a text, in text order.
 ///
-/// * `encoding`: what the model was given; of a pair, the first text is looked at.
+/// * `encoding`: the input of the model; of a pair, only the first text is searched.
 /// * `logits`: `[seq_len, labels]`.
-/// * `labels`: the model's, in the order of the logits. An entity goes on over neighbours of its label, and ends before
-///   one that begins with `B-`; other labels count as if they began with `I-`.
-/// * `ignored`: labels that are left out, usually `O`, as [`Entity::label`] has them.
+/// * `labels`: the model's labels, in the order of the logits. An entity extends over neighbours of the same label, and
+///   ends before one whose label begins with `B-`; other labels count as if they began with `I-`.
+/// * `ignored`: labels that are left out, usually `O`, as [`Entity::label`] writes them.
 ///
 /// Source: the token classification pipeline of the transformers library. Departs from it where normalisation changes
 /// the length of a word, see [`Encoding::continues_word`].
@@ -91,7 +91,7 @@ pub fn entities<'l>(
     Ok(entities.into_iter().filter(|entity| !ignored(entity)).collect())
 }
 
-/// Tokens that belong to one word, in order.
+/// Groups the tokens that belong to one word, in order.
 fn words(encoding: &Encoding, tokens: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
     let mut words: Vec<Range<usize>> = Vec::new();
     for token in tokens {
@@ -103,7 +103,7 @@ fn words(encoding: &Encoding, tokens: impl Iterator<Item = usize>) -> Vec<Range<
     words
 }
 
-/// The label of a word of which `scores` has those of each token; `None` where there are no labels.
+/// The label of a word whose tokens have these `scores`; `None` if there are no labels.
 fn label_of(mut scores: Vec<Vec<f64>>, aggregation: Aggregation) -> Option<(usize, f64)> {
     match aggregation {
         Aggregation::None | Aggregation::Simple | Aggregation::First => greatest(&scores[0]),
@@ -130,7 +130,7 @@ fn bytes(encoding: &Encoding, tokens: &Range<usize>) -> Range<usize> {
     start..encoding.offsets[tokens.end - 1].end.max(start)
 }
 
-/// Neighbours of one label, put together.
+/// Merges neighbours of the same label.
 fn grouped(tagged: Vec<Tagged<'_>>) -> Vec<Entity<'_>> {
     let goes_on = |before: &Tagged<'_>, next: &Tagged<'_>| {
         !next.label.starts_with("B-") && bare(before.label) == bare(next.label)
@@ -149,7 +149,7 @@ fn grouped(tagged: Vec<Tagged<'_>>) -> Vec<Entity<'_>> {
         .collect()
 }
 
-/// A label without what tells whether it begins or goes on.
+/// A label without the prefix that says whether it begins or continues an entity.
 fn bare(label: &str) -> &str {
     label.strip_prefix("B-").or(label.strip_prefix("I-")).unwrap_or(label)
 }

@@ -1,4 +1,4 @@
-//! Words for a masked one.
+//! Words for a masked token.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{SpecialTokens, TextTokenizer, TokenizeError};
 
-/// A token and how much it fits.
+/// A token and how well it fits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenScore {
     /// Its id.
@@ -18,10 +18,11 @@ pub struct TokenScore {
     pub score: f32,
 }
 
-/// The `top_k` tokens that fit best where one is masked, the best first; of one score, that of the smaller id.
+/// The `top_k` tokens that best fit a masked one, best first; of equal scores, the smaller id first.
 ///
 /// * `logits`: `[vocab_size]`, those of the masked token.
-/// * `targets`: the only tokens that are looked at; ids outside the vocabulary and repeated ones do not count. `None`: all.
+/// * `targets`: the only tokens that are considered; repeated ids and ids outside the vocabulary are ignored. `None`:
+///   all.
 ///
 /// Source: the fill-mask pipeline of the transformers library.
 ///
@@ -54,19 +55,19 @@ pub fn fill_mask(
     Ok(best)
 }
 
-/// Places of the masks among `input_ids`.
+/// Places of the masks in `input_ids`.
 pub fn mask_positions(input_ids: &[u32], mask: u32) -> Vec<usize> {
     (0..input_ids.len()).filter(|place| input_ids[*place] == mask).collect()
 }
 
-/// The text of `input_ids` with token `id` in place `at`. Special tokens are left out, unless there are other masks, which
-/// would go with them.
+/// The text of `input_ids` with token `id` at place `at`. Special tokens are left out, unless there are other masks,
+/// which would be left out with them.
 ///
 /// # Errors
 /// [`TokenizeError::Tokenizer`].
 ///
 /// # Panics
-/// Where there is no place `at`.
+/// If there is no place `at`.
 pub fn filled_text(
     tokenizer: &TextTokenizer,
     input_ids: &[u32],

@@ -1,5 +1,6 @@
-//! From what a model gives to what callers want: labels, entities, answers, words. Pure functions of logits and of
-//! the [`Encoding`](crate::Encoding) that the model was given; no device, and a tokenizer only to write text again.
+//! From a model's output to what callers want: labels, entities, answers, words. These are pure functions of logits and
+//! of the [`Encoding`](crate::Encoding) that the model was given. They need no device, and a tokenizer only to write
+//! text again.
 //!
 //! | function | takes | gives |
 //! |---|---|---|
@@ -9,9 +10,9 @@
 //! | [`fill_mask`], [`filled_text`] | a logit per token of the vocabulary | tokens for the mask, and the text with one of them |
 //! | [`sparse`] | a weight per token of the vocabulary | those that are not zero |
 //!
-//! They follow the pipelines of the transformers library; where one departs from them, it says so. Every span is bytes of
-//! the text, at character boundaries. An infinite logit counts as the largest number, and NaN is an error: no score is
-//! ever anything else than a number.
+//! They follow the pipelines of the transformers library; a function that departs from them says so. Every span is a
+//! range of bytes of the text, at character boundaries. An infinite logit counts as the largest number, and NaN is an
+//! error, so that every score is a number.
 //!
 //! ```
 //! use turbo_models::{ScoreFunction, tasks::classify};
@@ -37,13 +38,13 @@ pub use self::{
     sparse::{SparseValue, sparse},
 };
 
-/// Why logits have no answer in them.
+/// Why logits have no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TaskError {
-    /// The model broke down.
+    /// The model broke down: a logit is NaN.
     #[error("the model gave NaN in place {index} of {len} logits")]
     NotANumber {
-        /// Where it is.
+        /// Index of that logit.
         index: usize,
         /// Number of logits.
         len: usize,

@@ -1,4 +1,4 @@
-//! Logits to scores between 0 and 1, in f64, whatever the logits are.
+//! From logits of any size to scores between 0 and 1, in f64.
 
 use super::TaskError;
 
@@ -13,12 +13,12 @@ pub(super) fn check(logits: &[f32], expected: usize) -> Result<(), TaskError> {
     }
 }
 
-/// A logit, the largest number for infinity.
+/// A logit, with the largest number in place of infinity.
 pub(super) fn finite(logit: f32) -> f64 {
     f64::from(logit.clamp(f32::MIN, f32::MAX))
 }
 
-/// Scores that sum to 1, of logits that are no NaN.
+/// Scores that sum to 1, from logits without NaN.
 pub(super) fn softmax(logits: impl Iterator<Item = f32>) -> Vec<f64> {
     let mut scores: Vec<f64> = logits.map(finite).collect();
     let max = scores.iter().copied().fold(f64::MIN, f64::max);
@@ -32,7 +32,7 @@ pub(super) fn sigmoid(logit: f32) -> f64 {
     1.0 / (1.0 + (-finite(logit)).exp())
 }
 
-/// The first of the greatest, of scores that are no NaN; `None` of none.
+/// The first of the greatest scores, which contain no NaN; `None` if there are none.
 pub(super) fn greatest(scores: &[f64]) -> Option<(usize, f64)> {
     let better = |best: Option<(usize, f64)>, (index, &score): (usize, &f64)| match best {
         Some((_, greatest)) if score <= greatest => best,

@@ -1,4 +1,4 @@
-//! A vector of mostly zeros, as those of SPLADE.
+//! Vectors of mostly zeros, such as those of SPLADE.
 
 use super::{
     TaskError,

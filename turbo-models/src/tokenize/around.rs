@@ -1,5 +1,5 @@
-//! The special tokens around one text. They are the same whatever the text is, so the library makes them once, and not
-//! for each text: it would make room for places and strings of every token, which the model does not read.
+//! The special tokens around one text. They are the same for every text, so the library makes them once, and not for
+//! each text: it would allocate places and strings for every token, which the model does not read.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use tokenizers::tokenizer::Encoding as Tokens;
 use super::tokens::of_ids;
 use crate::Encoded;
 
-/// What stands before a text and behind it, and the type of what is between.
+/// What stands before a text and behind it, and the type of the tokens in between.
 pub(super) struct Around {
     before: Encoded,
     type_id: u32,
@@ -19,8 +19,8 @@ pub(super) struct Around {
 const TEXT: u32 = u32::MAX;
 
 impl Around {
-    /// What `join` puts around a text; `None` where the text is not there once. None of the library's steps looks at
-    /// ids, so what it does with one token it does with all.
+    /// What `join` puts around a text; `None` unless the result contains the text exactly once. None of the library's
+    /// steps looks at ids, so what it does with one token it does with all.
     pub(super) fn of<E>(join: impl FnOnce(Tokens) -> Result<Tokens, E>) -> Option<Self> {
         let joined = join(of_ids(vec![TEXT])).ok()?;
         let (ids, types) = (joined.get_ids(), joined.get_type_ids());
@@ -33,7 +33,7 @@ impl Around {
         (!behind.input_ids.contains(&TEXT)).then(|| Self { before, type_id: types[at], behind })
     }
 
-    /// The ids of a text with what is around it.
+    /// The ids of a text and of what is around it.
     pub(super) fn put(&self, ids: &[u32]) -> Encoded {
         let Self { before, type_id, behind } = self;
         let types = vec![*type_id; ids.len()];

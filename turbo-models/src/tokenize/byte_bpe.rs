@@ -1,5 +1,5 @@
-//! The tokenizer of RoBERTa's older folders: `vocab.json`, the ids of its tokens, `merges.txt`, the pairs that become one
-//! token in their order, and `tokenizer_config.json`.
+//! The tokenizer of older folders of RoBERTa: `vocab.json` with the ids of its tokens, `merges.txt` with the pairs that
+//! become one token, in their order, and `tokenizer_config.json`.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -47,7 +47,7 @@ fn open(dir: &Path, config: Option<&JsonObject>) -> Result<Tokenizer, ModelError
     let token = |field, usual| named.get_or(field, AddedToken::from(usual, true));
     let (class, separator) = (token("cls_token", "<s>")?, token("sep_token", "</s>")?);
     let (unknown, padding) = (token("unk_token", "<unk>")?, token("pad_token", "<pad>")?);
-    // which takes the blanks before it too
+    // the mask also takes the blanks before it
     let mask = named.get_or("mask_token", AddedToken::from("<mask>", true).lstrip(true))?;
     let special = [&class, &padding, &separator, &unknown, &mask];
     add_special_tokens(&mut tokenizer, &special).map_err(wrong)?;

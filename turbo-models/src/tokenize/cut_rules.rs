@@ -1,4 +1,4 @@
-//! Which tokenizers take texts apart at which places: read from the steps of each, since none of them says so.
+//! Where each tokenizer's texts may be cut. This is derived from the tokenizer's steps, since none of them says so.
 
 use tokenizers::{
     AddedToken, ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, SplitDelimiterBehavior, Tokenizer,
@@ -18,14 +18,14 @@ use super::{
 /// Blanks that every normaliser keeps. Others may be deleted, which joins the words around them.
 const BLANKS: &[u8] = b" \t\n\r";
 
-/// The expressions of Qwen's tokenizers and of Llama's third: a blank between a letter or digit and another begins a word.
+/// The patterns of Qwen's tokenizers and of Llama 3's: a blank between two letters or digits begins a word.
 const WORDS: [&str; 2] = [
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 ];
 
 impl Cuts {
-    /// The places where the texts of `tokenizer` may be cut; none where its steps are not known well enough.
+    /// The places where texts for `tokenizer` may be cut; none if its steps are not known well enough.
     pub(super) fn of(tokenizer: &Tokenizer, case: LetterCase) -> Self {
         let added: Vec<AddedToken> = tokenizer.get_added_tokens_decoder().into_values().collect();
         if added.iter().any(|token| token.content.contains(char::is_whitespace)) {
@@ -37,7 +37,7 @@ impl Cuts {
             (ModelWrapper::WordPiece(_), PreTokenizerWrapper::BertPreTokenizer(_)) => {
                 bert(normalizer, &added, case)
             }
-            // a token that takes the blanks behind it would not get them
+            // a token that takes the blanks behind it would miss them
             _ if added.iter().any(|token| token.rstrip) => return Self::NONE,
             (ModelWrapper::BPE(_), PreTokenizerWrapper::ByteLevel(steps)) => {
                 (byte_level(normalizer, steps), Isolated::None)
@@ -65,8 +65,8 @@ fn bert(
     }
 }
 
-/// Of a text that is lowered as a whole, the last letters of a word depend on what follows the punctuation behind it.
-/// A token that must stand alone between words is found or not by what is next to it.
+/// If a text is lower-cased as a whole, the last letters of a word depend on what follows the punctuation behind it. If
+/// a token must stand alone between words, its neighbours decide whether it is found.
 fn isolated(normalizer: Option<&NormalizerWrapper>, added: &[AddedToken], case: LetterCase) -> Isolated {
     if case == LetterCase::Lowered || added.iter().any(|token| token.single_word) {
         return Isolated::None;
@@ -86,8 +86,8 @@ fn isolated(normalizer: Option<&NormalizerWrapper>, added: &[AddedToken], case: 
     }
 }
 
-/// GPT-2's words begin with the blank before them. Before a piece that begins with another blank than a space, a space
-/// may be put.
+/// GPT-2's words begin with the blank before them. A space may be put before a piece that begins with a blank other
+/// than a space.
 fn byte_level(normalizer: Option<&NormalizerWrapper>, steps: &ByteLevel) -> Blanks {
     match normalizer {
         None | Some(NormalizerWrapper::NFC(_)) if steps.use_regex => {
@@ -97,7 +97,7 @@ fn byte_level(normalizer: Option<&NormalizerWrapper>, steps: &ByteLevel) -> Blan
     }
 }
 
-/// Steps that split words at blanks, and do not look further than that where letters are around a blank.
+/// Steps that split words at blanks and, for a blank between letters, look no further.
 fn between_words(steps: &PreTokenizerWrapper) -> Blanks {
     let splits = match steps {
         PreTokenizerWrapper::Metaspace(words) => words.get_split(),
@@ -115,7 +115,7 @@ fn between_words(steps: &PreTokenizerWrapper) -> Blanks {
     if splits { Blanks::BetweenWords } else { Blanks::None }
 }
 
-/// Whether the first word of a text is marked as those behind it are.
+/// Whether the first word of a text is marked like those behind it.
 fn marks_all(words: &Metaspace) -> bool {
     words.get_split() && words.get_prepend_scheme() == PrependScheme::Always
 }
@@ -125,7 +125,7 @@ fn splits_as_known(words: &Split) -> bool {
     known && words.behavior == SplitDelimiterBehavior::Isolated && !words.invert
 }
 
-/// Whether what is on one side of a blank between letters or digits does not change what becomes of the other side.
+/// Whether the text on one side of a blank between letters or digits has no effect on the other side.
 fn is_local(normalizer: Option<&NormalizerWrapper>) -> bool {
     match normalizer {
         None => true,
@@ -146,7 +146,8 @@ fn is_local(normalizer: Option<&NormalizerWrapper>) -> bool {
     }
 }
 
-/// Whether a step replaces only what cannot reach from a letter or digit to the blank beside it. It hides its pattern.
+/// Whether a step replaces only text that cannot reach from a letter or digit to the blank beside it. The pattern is
+/// not public, so it is read from the step's JSON.
 fn replaces_nothing_there(step: &NormalizerWrapper) -> bool {
     let Ok(step) = serde_json::to_value(step) else { return false };
     let (text, expression) = (&step["pattern"]["String"], &step["pattern"]["Regex"]);

@@ -1,5 +1,5 @@
-//! Where a text may be cut so that the tokens of both sides, one behind the other, are those of the whole text. A text
-//! far longer than the model's limit is then not tokenised as a whole.
+//! Where a text may be cut so that the tokens of both sides, one after the other, are those of the whole text. Then a
+//! text far longer than the model's limit need not be tokenised as a whole.
 
 use super::Truncation;
 
@@ -10,22 +10,22 @@ pub(super) struct Cuts {
     pub(super) isolated: Isolated,
 }
 
-/// Blanks in front of which a text may be cut.
+/// Blanks before which a text may be cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Blanks {
     None,
-    /// These of one byte, behind anything but a blank: several together may be one token.
+    /// These one-byte blanks, behind anything but a blank: several blanks together may be one token.
     BehindWords(&'static [u8]),
-    /// A space with a letter or digit of ASCII on both sides.
+    /// A space with an ASCII letter or digit on both sides.
     BetweenWords,
 }
 
-/// Characters that are words by themselves, and stay so through normalisation: a text may be cut on both sides.
+/// Characters that are words by themselves, and stay so through normalisation: a text may be cut on both sides of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Isolated {
     None,
-    /// Punctuation, and ideographs if so; but not inside one of the tokens that are looked for in the text first, nor where
-    /// there is one of the characters of tokens that are looked for after normalisation.
+    /// Punctuation, and ideographs if `ideographs`. Not inside one of `tokens`, which are searched for in the text
+    /// first, and not at a character of `except`, which are those of tokens that are searched for after normalisation.
     Marks {
         ideographs: bool,
         tokens: Vec<String>,
@@ -37,8 +37,8 @@ impl Cuts {
     /// Nowhere: every text is tokenised as a whole.
     pub(super) const NONE: Self = Self { blanks: Blanks::None, isolated: Isolated::None };
 
-    /// The end of `text` that truncation keeps, of `bytes` bytes or a few more, up to the next place where it may be
-    /// cut; all of it where there is none.
+    /// The end of `text` that truncation keeps: `bytes` bytes, or a few more up to the next place where it may be cut;
+    /// all of it if there is no such place.
     pub(super) fn piece<'a>(&self, text: &'a str, truncation: Truncation, bytes: usize) -> &'a str {
         if text.len() <= bytes || *self == Self::NONE {
             return text;
@@ -62,16 +62,16 @@ impl Cuts {
         }
     }
 
-    /// Whether [`Self::words`] are more than the whole text.
+    /// Whether [`Self::words`] splits texts at all.
     pub(super) fn has_words(&self) -> bool {
         self.blanks != Blanks::None
     }
 
-    /// The parts of `text` between the blanks in front of which it may be cut: words with the blanks before them.
+    /// The parts of `text` between the blanks before which it may be cut: words with the blanks before them.
     pub(super) fn words<'a>(&self, text: &'a str) -> impl Iterator<Item = &'a str> {
         let mut rest = text;
         std::iter::from_fn(move || {
-            // Most bytes are of words: a look at each alone passes them by.
+            // Most bytes belong to words: looking at each byte alone passes them by.
             let mut blanks = (1..rest.len()).filter(|&at| rest.as_bytes()[at].is_ascii_whitespace());
             let end = blanks.find(|&at| self.is_before_blank(rest, at)).unwrap_or(rest.len());
             let (word, behind) = rest.split_at(end);
@@ -86,7 +86,7 @@ impl Cuts {
         self.is_before_blank(text, at) || self.is_isolated(text, at, [last, next])
     }
 
-    /// Whether there is a blank at byte `at` in front of which `text` may be cut.
+    /// Whether there is a blank at byte `at` before which `text` may be cut.
     fn is_before_blank(&self, text: &str, at: usize) -> bool {
         let bytes = text.as_bytes();
         let is_word = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
@@ -114,7 +114,7 @@ impl Cuts {
     }
 }
 
-/// Punctuation that no normalisation makes, changes or takes away. There is more of it; this is what long texts have.
+/// Punctuation that no normalisation makes, changes or removes. There is more of it; this is what long texts have.
 fn is_mark(c: char) -> bool {
     c.is_ascii_punctuation()
         || matches!(c,
@@ -124,7 +124,7 @@ fn is_mark(c: char) -> bool {
             | '\u{ff1f}' | '\u{ff20}')
 }
 
-/// Ideographs that BERT's normaliser puts blanks around; those that it also replaces by others are left out.
+/// Ideographs that BERT's normaliser puts blanks around, without those that it also replaces by others.
 fn is_ideograph(c: char) -> bool {
     matches!(c, '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{20000}'..='\u{2a6df}')
 }
@@ -138,7 +138,8 @@ mod tests {
 
     use super::*;
 
-    /// Cut inside the two blanks, the piece would end in a token of one blank where the text may have one of two.
+    /// If it were cut between the two blanks, the piece would end in a token of one blank, where the text may have one
+    /// of two.
     #[test]
     fn a_piece_ends_at_the_first_blank_behind_a_word() {
         let cuts = Cuts { blanks: Blanks::BehindWords(b" \t\n\r"), isolated: Isolated::None };
@@ -219,7 +220,7 @@ mod tests {
         words.into_iter().map(|(word, ..)| word.to_owned()).collect()
     }
 
-    /// All of Unicode: each mark and ideograph is kept as it is and stands alone.
+    /// For all of Unicode, each mark and ideograph is kept as it is and stands alone.
     #[test]
     fn what_is_isolated_is_so_in_the_library() {
         for c in '\0'..=char::MAX {

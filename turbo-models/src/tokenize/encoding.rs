@@ -15,22 +15,22 @@ pub struct Encoding {
     /// The tokens as the vocabulary writes them: `##ing`, `Ġthe`, `▁the`.
     pub tokens: Vec<String>,
     /// The bytes of its own text that each token stands for, at character boundaries; `0..0` for special tokens.
-    /// Several tokens of one character have the same bytes.
+    /// Several tokens of the same character have the same bytes.
     pub offsets: Vec<Range<usize>>,
     /// The word of its own text that each token belongs to, as the tokenizer splits words; `None` for special tokens.
-    /// Where the beginning of a text was given up, the first word that was read is 0.
+    /// If the beginning of a text was dropped, the first word that was read is 0.
     pub word_ids: Vec<Option<u32>>,
     /// The text that each token belongs to: 0, or 1 for the second of a pair; `None` for special tokens.
     pub sequence_ids: Vec<Option<u8>>,
-    /// Whether the token goes on with the word of the token before it, where words are what people read as such: in
-    /// `New-York` and `don't` BERT's kind of tokenizer sees three, others one, since they only know blanks.
+    /// Whether the token continues the word of the token before it, for words as people read them. A tokenizer of
+    /// BERT's kind sees three words in `New-York` and in `don't`; other kinds see one, since they only know blanks.
     pub continues_word: Vec<bool>,
-    /// Whether the token was put around the texts; one that stands in a text is not special, whatever it is.
+    /// Whether the token was put around the texts; a token that stands in a text is not special, whatever it is.
     pub special: Vec<bool>,
 }
 
 impl Encoding {
-    /// The ids alone, which are what the model takes.
+    /// The ids alone, which are all that the model takes.
     pub fn encoded(&self) -> Encoded {
         Encoded { input_ids: self.input_ids.clone(), token_type_ids: self.token_type_ids.clone() }
     }
@@ -45,7 +45,7 @@ impl Encoding {
         self.input_ids.is_empty()
     }
 
-    /// What `tokens` are, which came from `texts`.
+    /// Describes `tokens`, which came from `texts`.
     pub(super) fn of(tokens: &tokenizers::Encoding, texts: &[ReadText<'_>], words: &WordRule) -> Self {
         let sequence_ids: Vec<Option<u8>> = sequence_ids(tokens);
         let text_of = |sequence: &Option<u8>| sequence.and_then(|id| texts.get(id as usize));
@@ -74,18 +74,18 @@ impl Encoding {
 fn sequence_ids(tokens: &tokenizers::Encoding) -> Vec<Option<u8>> {
     let special = tokens.get_special_tokens_mask();
     let ids = tokens.get_sequence_ids().into_iter().zip(special);
-    // without a step that names the texts, all tokens are of the first
+    // without a step that names the texts, all tokens belong to the first
     ids.map(|(id, &special)| if special != 0 { None } else { id.and_then(|id| u8::try_from(id).ok()) })
         .collect()
 }
 
-/// How a token is seen to continue the word of the one before it. Source: the token classification pipeline of the
-/// transformers library. It compares lengths where a prefix marks such tokens, which an accent that normalisation takes
-/// away misleads; here the prefix is looked at.
+/// How to tell that a token continues the word of the one before it. Source: the token classification pipeline of the
+/// transformers library. If a prefix marks such tokens, the pipeline compares lengths, which is misled by an accent
+/// that normalisation removes; here the prefix itself is looked at.
 pub(super) struct WordRule {
-    /// What such tokens begin with; without one, blanks in the text tell.
+    /// Prefix of such tokens; without one, blanks in the text decide.
     pub(super) prefix: Option<String>,
-    /// The id of what the vocabulary does not know, which begins a word.
+    /// Id of the token for unknown words, which begins a word.
     pub(super) unknown: Option<u32>,
 }
 
@@ -101,11 +101,11 @@ impl WordRule {
     }
 }
 
-/// A text that was tokenised, from its `skipped`th byte on.
+/// A text that was tokenised from byte `skipped` on.
 pub(super) struct ReadText<'a> {
     text: &'a str,
     skipped: usize,
-    /// Where the characters are in what the tokenizer saw, if that was something else.
+    /// Where its characters are in what the tokenizer saw, if that was the text in lower case.
     lowered: Option<LoweredPlaces>,
 }
 
@@ -128,9 +128,9 @@ impl<'a> ReadText<'a> {
     }
 }
 
-/// Converts bytes of a text to characters, which is how other languages count.
+/// Converts byte offsets of a text to character offsets, as other languages count.
 pub struct CharOffsets {
-    /// Where each character starts; empty where all are of one byte.
+    /// Where each character starts; empty if all are one byte long.
     starts: Vec<usize>,
 }
 
@@ -142,7 +142,7 @@ impl CharOffsets {
         Self { starts }
     }
 
-    /// The characters at these bytes; a character that `bytes` cuts counts as if it was whole.
+    /// The characters at these bytes; a character that `bytes` cuts counts as whole.
     pub fn range(&self, bytes: &Range<usize>) -> Range<usize> {
         if self.starts.is_empty() {
             return bytes.clone();

@@ -1,10 +1,11 @@
-//! Tokens that `tokenizer_config.json` wants around every text, where the steps of the tokenizer do not put them there:
-//! the classes of some decoders do so as they load (Llama's, which Mistral's models have, and that of GTE-Qwen2), until
-//! version 4 of the transformers library; others never do. Where the last token stands for a text, it is one of them.
+//! Adds the tokens that `tokenizer_config.json` wants around every text, if the steps of the tokenizer do not put them
+//! there. Up to version 4 of the transformers library, the classes of some decoders do so as they load (Llama's, which
+//! Mistral's models have, and that of GTE-Qwen2); other classes never do. Where the last token stands for a text, it is
+//! one of these tokens.
 //!
-//! Departs from the reference in one thing: some of those classes make the steps anew, and so take away what a file does
-//! not want, or does not name; here what the steps of `tokenizer.json` put there stays, with a warning where the other file
-//! says no ([`kept`]).
+//! Departs from the reference in one thing: some of those classes rebuild the steps, and so remove tokens that a file
+//! does not want, or does not name. Here the tokens that the steps of `tokenizer.json` put there stay, with a warning
+//! if the other file says no ([`kept`]).
 
 use serde_json::Value;
 use tokenizers::{
@@ -25,14 +26,14 @@ use crate::{ModelError, error::one_line, json::JsonObject};
 /// Stands for a text; no vocabulary has so many tokens.
 const TEXT: u32 = u32::MAX;
 
-/// Whether the tokens of beginning and end are put around texts, and which they are.
+/// Flags that ask for the tokens of beginning and end around texts, and the fields that name these tokens.
 const FLAGS: [(&str, &str); 2] = [("add_bos_token", "bos_token"), ("add_eos_token", "eos_token")];
 
-/// The classes that heed the flags. Those of a model's own code do as GTE-Qwen2's does.
+/// The classes that follow the flags. Classes in a model's own code follow them as well, as GTE-Qwen2's does.
 const CLASSES: [&str; 5] =
     ["LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer", "GPTNeoXTokenizer"];
 
-/// The class of the tokenizer, where it does not heed the flags; `None` where it does, or is not named.
+/// The class of the tokenizer, if it ignores the flags; `None` if it follows them, or is not named.
 fn heedless(config: &JsonObject) -> Result<Option<String>, ModelError> {
     let own: Option<Value> = config.get("auto_map")?;
     if own.is_some_and(|classes| classes.get("AutoTokenizer").is_some()) {
@@ -42,7 +43,7 @@ fn heedless(config: &JsonObject) -> Result<Option<String>, ModelError> {
     Ok(class.filter(|class| !CLASSES.contains(&older::family(class))))
 }
 
-/// Says which flags ask for tokens that a tokenizer of this class puts nowhere.
+/// Warns about flags that ask for tokens which a tokenizer of this class does not put anywhere.
 pub(super) fn unheeded(tokenizer: &Tokenizer, config: &JsonObject) -> Result<Vec<String>, ModelError> {
     let Some(class) = heedless(config)? else { return Ok(Vec::new()) };
     let wanted = |flag: &&(&'static str, &'static str)| {
@@ -54,13 +55,13 @@ pub(super) fn unheeded(tokenizer: &Tokenizer, config: &JsonObject) -> Result<Vec
     Ok(FLAGS.iter().filter(wanted).map(warn).collect())
 }
 
-/// Whether the steps put this token before texts or behind them.
+/// Whether the steps put this token before or behind texts.
 fn is_put(id: u32, tokenizer: &Tokenizer) -> bool {
     around(tokenizer).is_none_or(|(before, behind)| before.contains(&id) || behind.contains(&id))
 }
 
-/// Puts the tokens of beginning and end around texts that `config` wants there and that are not there yet. Of a pair, they
-/// are put around each text.
+/// Puts the tokens of beginning and end around texts, if `config` wants them and they are not there yet. In a pair,
+/// they are put around each text.
 ///
 /// # Errors
 /// [`ModelError::Field`] for tokens that cannot be put there.
@@ -88,7 +89,7 @@ pub(super) fn add(tokenizer: &mut Tokenizer, config: &JsonObject) -> Result<(), 
     Ok(())
 }
 
-/// The flags by which `config` does not want tokens that the steps put before a text or behind it.
+/// The flags by which `config` does not want tokens that the steps put before or behind a text.
 pub(super) fn kept(tokenizer: &Tokenizer, config: &JsonObject) -> Result<Vec<&'static str>, ModelError> {
     if heedless(config)?.is_some() {
         return Ok(Vec::new());
@@ -104,7 +105,7 @@ pub(super) fn kept(tokenizer: &Tokenizer, config: &JsonObject) -> Result<Vec<&'s
     Ok(FLAGS.iter().zip(is_kept).filter(|(_, is_kept)| *is_kept).map(|((flag, _), _)| *flag).collect())
 }
 
-/// The id of a flag's token, where `config` says that of the flag and the vocabulary has the token.
+/// The id of a flag's token, if `config` sets the flag to `says` and the vocabulary has the token.
 fn flagged(
     (flag, token): (&'static str, &'static str),
     says: bool,
@@ -117,7 +118,7 @@ fn flagged(
     }
 }
 
-/// What the steps put before a text and behind it; `None` where that is not the same for each.
+/// What the steps put before and behind a text; `None` if that is not the same for every text.
 fn around(tokenizer: &Tokenizer) -> Option<(Vec<u32>, Vec<u32>)> {
     let Some(steps) = tokenizer.get_post_processor() else { return Some((Vec::new(), Vec::new())) };
     let joined = guarded(|| steps.process(of_ids(vec![TEXT]), None, true)).ok()?;
@@ -126,7 +127,7 @@ fn around(tokenizer: &Tokenizer) -> Option<(Vec<u32>, Vec<u32>)> {
     parts.next().is_none().then_some((before, behind))
 }
 
-/// The step that moves the places of tokens to where their letters begin: it puts nothing around texts.
+/// The step that moves the places of tokens to where their letters begin; it puts nothing around texts.
 fn byte_level(steps: Option<&PostProcessorWrapper>) -> Option<PostProcessorWrapper> {
     let is_byte_level = |step: &&PostProcessorWrapper| matches!(step, PostProcessorWrapper::ByteLevel(_));
     match steps? {
@@ -135,9 +136,9 @@ fn byte_level(steps: Option<&PostProcessorWrapper>) -> Option<PostProcessorWrapp
     }
 }
 
-/// Puts these around each text.
+/// The step that puts these tokens around each text.
 fn template(before: &[u32], behind: &[u32], tokenizer: &Tokenizer) -> Result<TemplateProcessing, String> {
-    // by number: a token may be written as templates write something else
+    // by number, since a token may be spelled like something else in a template
     let name = |id: &u32, sequence: usize| format!("{id}:{sequence}");
     let around = |text: &str, sequence: usize| {
         let (before, behind) = (before.iter(), behind.iter());
@@ -200,7 +201,7 @@ mod tests {
 
     #[test]
     fn tokens_are_put_around_texts_where_the_files_want_them() {
-        // the end is called as a template calls a text
+        // the end token is spelled like a text in a template
         let config = json!({"bos_token": "<s>", "eos_token": {"content": "$A"}});
         let with = |flags: &[&str]| {
             let mut config = config.clone();
@@ -222,7 +223,7 @@ mod tests {
         }
     }
 
-    /// Of a class that its library has, of one that the model brings along, and of none.
+    /// A class of the library, a class that the model brings along, and none.
     #[test]
     fn classes_that_heed_the_flags_put_tokens_there() {
         let config =

@@ -1,4 +1,4 @@
-//! Why an input has no tokens that the model takes.
+//! Why a text does not become an input that the model takes.
 
 /// Why an input cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -6,7 +6,7 @@ pub enum TokenizeError {
     /// More tokens than the model takes.
     #[error("the input is longer than {limit} tokens: {tokens} counted")]
     TooLong {
-        /// Its tokens, special ones included; fewer than it has where counting stopped early.
+        /// Its tokens, special ones included; fewer than it really has if counting stopped early.
         tokens: usize,
         /// Most tokens of one input.
         limit: usize,
@@ -27,9 +27,9 @@ pub enum TokenizeError {
     /// The lists of one input differ in length.
     #[error("expected {tokens} token types, one per token, got {token_types}")]
     Uneven {
-        /// Length of the one.
+        /// Number of tokens.
         tokens: usize,
-        /// Length of the other.
+        /// Number of token types.
         token_types: usize,
     },
     /// An id without a row in the word embedding table.
@@ -48,10 +48,10 @@ pub enum TokenizeError {
         /// Rows of the table.
         type_vocab_size: usize,
     },
-    /// The tokenizer gave up.
+    /// The tokenizer failed.
     #[error("the tokenizer failed: {why}")]
     Tokenizer {
-        /// What it said.
+        /// Its message.
         why: String,
     },
 }

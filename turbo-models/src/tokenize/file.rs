@@ -1,4 +1,4 @@
-//! A tokenizer's files, which are not trusted: what the library would panic at later is found here.
+//! Reads a tokenizer's files. They are not trusted: what would make the library panic later is found here.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -25,22 +25,22 @@ use crate::{
     safetensors_file::lfs_pointer,
 };
 
-/// A tokenizer and what the files beside it say of its use.
+/// A tokenizer, and what the files beside it say about its use.
 pub(super) struct TokenizerFiles {
     pub(super) tokenizer: Tokenizer,
     /// The token that stands for one to be filled in, if the vocabulary has it.
     pub(super) mask: Option<(u32, String)>,
-    /// How a token is seen to continue the word of the one before it.
+    /// How to tell that a token continues the word of the one before it.
     pub(super) words: WordRule,
     /// Whether the model gets token types: which text of a pair a token belongs to.
     pub(super) types_are_told: bool,
-    /// Where the files say different things, or what is not done here.
+    /// Contradictions between the files, and settings that are not followed here.
     pub(super) warnings: Vec<String>,
 }
 
 impl TokenizerFiles {
-    /// Reads `tokenizer.json` of the folder `dir`, or else what older folders have, and `tokenizer_config.json`; `None`
-    /// when there is no tokenizer. `cut` is what another file says of long texts.
+    /// Reads `tokenizer.json` of the folder `dir`, or else the files of older folders, and `tokenizer_config.json`;
+    /// `None` if there is no tokenizer. `cut` is what another file says about long texts.
     pub(super) fn open(dir: &Path, cut: Option<CutSide>) -> Result<Option<Self>, ModelError> {
         let config = JsonObject::open(dir.join("tokenizer_config.json"))?;
         let Some(mut tokenizer) = open_any(dir, config.as_ref())? else { return Ok(None) };
@@ -63,8 +63,8 @@ impl TokenizerFiles {
     }
 }
 
-/// Whether the reference gives a model token types: as `tokenizer_config.json` lists the model's inputs, or else as is
-/// usual with the class of the tokenizer. That of DistilBERT gives none, be the model a BERT.
+/// Whether the reference gives the model token types: according to the model's inputs in `tokenizer_config.json`, or
+/// else as is usual for the class of the tokenizer. DistilBERT's class gives none, even if the model is a BERT.
 fn types_are_told(dir: &Path, config: Option<&JsonObject>) -> Result<bool, ModelError> {
     let names: Option<Vec<String>> = config.map_or(Ok(None), |json| json.get("model_input_names"))?;
     if let Some(names) = names {
@@ -75,8 +75,8 @@ fn types_are_told(dir: &Path, config: Option<&JsonObject>) -> Result<bool, Model
     Ok(class.is_none_or(|(_, class)| older::family(&class) != "DistilBertTokenizer"))
 }
 
-/// Where `tokenizer_config.json` says otherwise than the steps in `tokenizer.json`, which count here. The reference
-/// changes the steps of some families then, and its versions differ in which.
+/// Contradictions between `tokenizer_config.json` and the steps in `tokenizer.json`; the steps count here. The
+/// reference changes the steps of some families in this case, and its versions differ in which families.
 fn contradictions(config: &JsonObject, tokenizer: &Tokenizer) -> Result<Vec<String>, ModelError> {
     let mut steps = Vec::new();
     if let Some(NormalizerWrapper::BertNormalizer(bert)) = tokenizer.get_normalizer() {
@@ -109,8 +109,8 @@ fn contradictions(config: &JsonObject, tokenizer: &Tokenizer) -> Result<Vec<Stri
     Ok(warnings)
 }
 
-/// The file and field that want long texts cut on the left, which is for requests to say here: what the library loads the
-/// tokenizer with, where that is silent `tokenizer_config.json`, and then `tokenizer.json`, as in the reference.
+/// The file and field that want long texts cut on the left, which is up to requests here. As in the reference, the
+/// arguments for loading the tokenizer count first, then `tokenizer_config.json`, then `tokenizer.json`.
 fn cuts_on_the_left(
     cut: Option<CutSide>,
     config: Option<&JsonObject>,
@@ -126,10 +126,10 @@ fn cuts_on_the_left(
     Ok(left.then(|| "tokenizer.json: direction of truncation".to_owned()))
 }
 
-/// What folders had before `tokenizer.json`.
+/// Vocabularies of folders without `tokenizer.json`.
 const OLDER: &[Vocabulary] = &[WORD_PIECE, BYTE_BPE];
 
-/// From the newest of the files that there are.
+/// Opens the newest of the files that exist.
 fn open_any(dir: &Path, config: Option<&JsonObject>) -> Result<Option<Tokenizer>, ModelError> {
     let file = dir.join("tokenizer.json");
     if is_there(&file) {
@@ -151,14 +151,15 @@ fn read(file: PathBuf) -> Result<Tokenizer, ModelError> {
     sound.map_err(|why| ModelError::Tokenizer { file, why })
 }
 
-/// The tokenizer that `json` describes. The library panics at some of what is not JSON, or not as it expects.
+/// The tokenizer that `json` describes. The library panics at some input that is not JSON, or not the JSON that it
+/// expects.
 fn parse(json: &[u8]) -> Result<Tokenizer, String> {
     let is_json = serde_json::from_slice::<IgnoredAny>(json);
     is_json.map_err(|error| lfs_pointer(json).unwrap_or_else(|| one_line(error)))?;
     guarded(|| Tokenizer::from_bytes(json))
 }
 
-/// What a function of the library gives, where it may panic instead of giving an error.
+/// The result of a library function that may panic instead of returning an error.
 pub(super) fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     // nothing of ours is changed inside, and the library's own caches hold no half-made entries
     match catch_unwind(AssertUnwindSafe(call)) {
@@ -168,7 +169,7 @@ pub(super) fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result
 }
 
 /// What is wrong with the templates that put special tokens around one text or two, if there are any among the steps
-/// after tokenising. The library takes them as they come and panics when it first uses them.
+/// after tokenising. The library accepts them unchecked, and panics when it first uses them.
 fn wrong_template(steps: &Value) -> Option<String> {
     if let Some(steps) = steps["processors"].as_array() {
         return steps.iter().find_map(wrong_template);
@@ -189,7 +190,7 @@ fn wrong_template(steps: &Value) -> Option<String> {
     Some(one_line(format!("post_processor: {unknown} is not among its special_tokens")))
 }
 
-/// The token that `field` names, or else the usual one of BERT's kind or of RoBERTa's, if the vocabulary has it.
+/// The token that `field` names, or else the usual one of BERT or RoBERTa, if the vocabulary has it.
 fn named_token(
     config: Option<&JsonObject>,
     field: &'static str,
@@ -214,7 +215,7 @@ pub(super) fn said_token(
     Ok(said.and_then(|token| Some((tokenizer.token_to_id(&token)?, token))))
 }
 
-/// What tokens inside a word begin with, where they can be told from those at its beginning.
+/// What tokens inside a word begin with, if that tells them from tokens at its beginning.
 fn prefix_inside_words(model: &ModelWrapper) -> Option<String> {
     let prefix = match model {
         ModelWrapper::WordPiece(model) => Some(model.continuing_subword_prefix.clone()),
@@ -265,7 +266,7 @@ mod tests {
         );
     }
 
-    /// Tokens that a folder does not want around texts, and has there all the same.
+    /// Tokens that a folder does not want around texts, but has there all the same.
     #[test]
     fn tokens_around_texts_that_are_not_wanted_are_told_of() {
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/encodings-roberta/tokenizer.json");
@@ -291,7 +292,7 @@ mod tests {
         assert_eq!(warnings(neither), [""; 0], "which is not put there");
     }
 
-    /// Tokens that would have ids which the model has no rows for.
+    /// Tokens with ids for which the model has no rows.
     #[test]
     fn tokens_that_are_named_and_not_there_are_told_of() {
         let data =

@@ -1,10 +1,10 @@
-//! How many tokens of which text are kept: arithmetic alone, as the reference does it.
+//! How many tokens of each text are kept: arithmetic alone, as the reference does it.
 
 use std::{cmp::Ordering, ops::Range};
 
-/// Tokens that are kept of two texts of `first` and `second` tokens so that together they are at most `room`: the
-/// longer text gives first, until both are of one length. Then they give alike, and of an odd room the one more goes to
-/// the longer text, as `longer` compares the first with the second; to the second where they are equal.
+/// How many tokens to keep of two texts of `first` and `second` tokens, so that together they are at most `room`. The
+/// longer text loses tokens first, until both have the same length. Then both lose the same number. If `room` is odd,
+/// the longer text keeps one more, as `longer` compares the first with the second; if they are equal, the second does.
 ///
 /// Source: `longest_first` of the tokenizers library.
 pub(super) fn longest_first(
@@ -27,8 +27,8 @@ pub(super) fn longest_first(
     }
 }
 
-/// The tokens in each window of at most `room` over `count` tokens; neighbours share `stride`, which is less than `room`
-/// if there are several.
+/// The tokens in each window of at most `room` over `count` tokens. Neighbours share `stride` tokens, which is less
+/// than `room` if there are several windows.
 pub(super) fn windows(count: usize, room: usize, stride: usize) -> Vec<Range<usize>> {
     let step = room.saturating_sub(stride).max(1);
     let after_first = (room..count).step_by(step).map(|end| end - stride);

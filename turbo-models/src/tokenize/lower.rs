@@ -19,14 +19,14 @@ impl LetterCase {
     }
 }
 
-/// Where each character of a text went when it was lowered, since some change their length.
+/// Where each character of a text went when the text was lower-cased, since some change their length.
 pub(super) struct LoweredPlaces {
-    /// For each character, where it starts in lower case and where in the text; and both ends.
+    /// For each character, where it starts in lower case and where in the text; then the ends of both.
     starts: Vec<(usize, usize)>,
 }
 
 impl LoweredPlaces {
-    /// A sigma is as long at the end of a word as inside, so each character may be lowered by itself here.
+    /// Lower-cases each character by itself, since a sigma is as long at the end of a word as inside.
     pub(super) fn of(text: &str) -> Self {
         let mut lowered = 0;
         let mut starts: Vec<(usize, usize)> = Vec::with_capacity(text.len() + 1);
@@ -38,7 +38,7 @@ impl LoweredPlaces {
         Self { starts }
     }
 
-    /// The bytes of the text that became `lowered` bytes of it in lower case: whole characters.
+    /// The bytes of the text that became the bytes `lowered` of its lower-case form: whole characters.
     pub(super) fn place(&self, lowered: Range<usize>) -> Range<usize> {
         let first = self.starts.partition_point(|&(start, _)| start <= lowered.start).saturating_sub(1);
         let end = self.starts.partition_point(|&(start, _)| start < lowered.end).min(self.starts.len() - 1);

@@ -1,15 +1,15 @@
-//! From text to ids, exactly as the published tokenizer makes them, with the model's own limit instead of the
-//! truncation and padding that its file happens to carry; and back.
+//! From text to ids, exactly as the published tokenizer makes them, but with the model's own limit instead of the
+//! truncation and padding that the tokenizer's file happens to carry; and back.
 //!
 //! ```text
 //! text ─read─▶ tokens of the text ─cut─▶ those that fit ─join─▶ with special tokens around: Encoded, or Encoding
 //! ```
 //!
-//! A pair may be written as one text first, by a template of the model's ([`template`]).
+//! A template that comes with the model may first write a pair as one text ([`template`]).
 //!
 //! Truncation drops tokens of the texts and keeps the special tokens around them, as the reference does. A text far
-//! longer than the limit is not tokenised as a whole: a piece of it is enough where words are tokenised by themselves,
-//! and one that gave too few tokens is taken again, larger. So the answer is that of the whole text.
+//! longer than the limit is not tokenised as a whole. If words are tokenised by themselves, a piece of the text is
+//! enough, and a piece that gave too few tokens is replaced by a larger one. So the result is that of the whole text.
 
 mod around;
 mod byte_bpe;
@@ -57,23 +57,23 @@ use crate::{Encoded, InputLimits, ModelError, modules::EncoderInputs};
 pub struct TextTokenizer {
     shared: Arc<Shared>,
     limits: InputLimits,
-    /// How pairs are written as one text; `None`: they are not.
+    /// How pairs are written as one text; `None` if they are not.
     written: Option<Arc<WrittenPairs>>,
 }
 
-/// A template, and what stands behind the texts of every pair.
+/// A template, and the tokens that it puts behind the texts of every pair.
 struct WrittenPairs {
     template: PairTemplate,
-    /// Tokens that are kept where a pair is cut: the model answers behind the last one.
+    /// Tokens that are kept when a pair is cut, because the model answers behind the last one.
     end: Vec<u32>,
 }
 
 struct Shared {
-    /// Without its last step, the post-processor.
+    /// The tokenizer without its last step, the post-processor.
     tokenizer: Tokenizer,
-    /// Puts special tokens around one text or two.
+    /// The post-processor, which puts special tokens around one text or two.
     post_processor: Option<PostProcessorWrapper>,
-    /// What that puts around one text; `None` where it is not the same for each.
+    /// What the post-processor puts around one text; `None` if that is not the same for every text.
     around: Option<Around>,
     mask: Option<(u32, String)>,
     words: WordRule,
@@ -89,17 +89,17 @@ struct Shared {
 /// Bytes of text per token of the limit in the first piece that is tokenised: three times what English needs.
 const PIECE_BYTES_PER_TOKEN: usize = 16;
 
-/// Bytes of text per token of the limit up to which the tokens of both texts of a pair are counted to see which has
-/// more of them.
+/// Bytes of text per token of the limit, up to which the tokens of both texts of a pair are counted to see which has
+/// more.
 const COUNTED_BYTES_PER_TOKEN: usize = 64;
 
-/// Bytes of text that are tokenised at once where all of a text is.
+/// Bytes of text that are tokenised at once when all of a text is tokenised.
 const WHOLE_PIECE_BYTES: usize = 1 << 16;
 
 /// The tokens at one end of a text.
 struct Part<'a, T> {
     text: &'a str,
-    /// Bytes at its beginning that were not tokenised.
+    /// Bytes at the beginning of the text that were not tokenised.
     skipped: usize,
     /// Whether nothing was left out at either end.
     is_whole: bool,
@@ -107,10 +107,10 @@ struct Part<'a, T> {
 }
 
 impl TextTokenizer {
-    /// Reads the tokenizer of the folder `dir`, from `tokenizer.json`, or else BERT's from `vocab.txt` or RoBERTa's from
-    /// `vocab.json` and `merges.txt`, of both that of the class which the folder names; `None` when it has none of them.
-    /// Special tokens that the files beside it name are found in texts, where the vocabulary has them. Letters are lowered
-    /// before it where `sentence_bert_config.json` says so.
+    /// Reads the tokenizer of the folder `dir`: from `tokenizer.json`, or else BERT's from `vocab.txt` or RoBERTa's
+    /// from `vocab.json` and `merges.txt`. If both of these are there, the class that the folder names decides. `None`
+    /// if the folder has none of them. Special tokens that the files beside it name are found in texts, if the
+    /// vocabulary has them. Texts are lower-cased first if `sentence_bert_config.json` says so.
     ///
     /// # Errors
     /// [`ModelError::Read`], [`ModelError::Json`], [`ModelError::Field`], [`ModelError::Unsupported`],
@@ -136,7 +136,7 @@ impl TextTokenizer {
         tokenizer.with_post_processor(None::<PostProcessorWrapper>);
         let cuts = Cuts::of(&tokenizer, case);
         let (whole, known) = (WholeWords::of(&tokenizer), WordCache::new(&cuts));
-        // a model of one type never gets them: it would have no row for the second
+        // a model of one type never gets types: it would have no row for the second
         let types_are_told = types_are_told && limits.type_vocab_size > 1;
         let mut shared = Shared {
             tokenizer,
@@ -158,21 +158,21 @@ impl TextTokenizer {
     /// The same tokenizer for a model that reads pairs as `template` writes them.
     ///
     /// # Errors
-    /// What is wrong with the template.
+    /// [`ModelError::Field`]: what is wrong with the template.
     pub(crate) fn with_template(self, template: PairTemplate) -> Result<Self, ModelError> {
         let end = self.end_of(&template).map_err(|why| template.wrong(why))?;
         Ok(Self { written: Some(Arc::new(WrittenPairs { template, end })), ..self })
     }
 
-    /// Whether the model reads pairs as one text that a template writes, and so may be told what to judge by.
+    /// Whether the model reads pairs as one text that a template writes, and so can be told what to judge by.
     pub fn writes_pairs(&self) -> bool {
         self.written.is_some()
     }
 
-    /// The same tokenizer, which writes pairs with `instruction` instead of the folder's own, if it writes any.
+    /// The same tokenizer, writing pairs with `instruction` instead of the folder's own, if it writes pairs at all.
     ///
     /// # Errors
-    /// [`ModelError::Field`]: what the template says, or that the instruction leaves no room for a pair.
+    /// [`ModelError::Field`] if the template fails, or if the instruction leaves no room for a pair.
     pub fn with_instruction(&self, instruction: &str) -> Result<Self, ModelError> {
         let Some(written) = &self.written else { return Ok(self.clone()) };
         let template = written.template.with_instruction(instruction);
@@ -191,29 +191,29 @@ impl TextTokenizer {
         self.shared.tokenizer.get_vocab_size(true)
     }
 
-    /// What is odd about its files.
+    /// Oddities of its files.
     pub(crate) fn warnings(&self) -> &[String] {
         &self.shared.warnings
     }
 
-    /// The token that stands for one to be filled in: its id and how texts write it, `[MASK]` or `<mask>`.
+    /// The token that stands for one to be filled in: its id and its text, such as `[MASK]` or `<mask>`.
     pub fn mask_token(&self) -> Option<(u32, &str)> {
         self.shared.mask.as_ref().map(|(id, token)| (*id, token.as_str()))
     }
 
     /// Ids of a text, or of two that the model compares, with the special tokens that the tokenizer's file names; at
-    /// most `max_input_length` of them. The longer text of a pair gives up tokens first.
+    /// most `max_input_length` of them. The longer text of a pair loses tokens first.
     ///
-    /// Where the model reads pairs as a template writes them, that one text is tokenised, which names its special tokens
-    /// itself. A long one loses its end, but for what the template writes behind the texts: the tokens there take the place
-    /// of the last that fit, as in the sentence-transformers library. A text by itself is taken as it is.
+    /// If the model reads pairs as a template writes them, that one text is tokenised; the template names its special
+    /// tokens itself. A long one loses its end, except for what the template writes behind the texts: those tokens
+    /// replace the last ones that fit, as in the sentence-transformers library. A single text is taken as it is.
     ///
-    /// Departs from the reference in one token of pairs in which each text is by far longer than the limit: of an odd
-    /// number of tokens the text of more bytes keeps one more, instead of the one that would have more tokens.
+    /// Departs from the reference in one token, for pairs in which each text is far longer than the limit: if the
+    /// number of tokens is odd, the text of more bytes keeps one more, instead of the text of more tokens.
     ///
     /// # Errors
-    /// [`TokenizeError::TooLong`] without truncation, or where not even the special tokens fit; and where the
-    /// tokenizer's ids are not the model's.
+    /// [`TokenizeError::TooLong`] without truncation, or if not even the special tokens fit; and if the tokenizer's ids
+    /// are not the model's.
     pub fn encode<'a>(
         &self,
         text: impl Into<Text<'a>>,
@@ -237,8 +237,8 @@ impl TextTokenizer {
         Ok(encoded)
     }
 
-    /// As [`Self::encode`], with the place in the text that each token came from. Pairs are not written as one text, which
-    /// has other places.
+    /// Like [`Self::encode`], with the place in the text that each token came from. No template writes pairs as one
+    /// text here, because tokens would have places in that text instead.
     ///
     /// # Errors
     /// As [`Self::encode`].
@@ -255,7 +255,8 @@ impl TextTokenizer {
         Ok(encoding)
     }
 
-    /// All tokens of a text or of two, however many: not for the model, which takes at most `max_input_length`.
+    /// All tokens of a text or of two, however many. They are not for the model, which takes at most
+    /// `max_input_length`.
     ///
     /// # Errors
     /// [`TokenizeError::Tokenizer`].
@@ -273,8 +274,8 @@ impl TextTokenizer {
         Ok(Encoding::of(&tokens, &texts, &self.shared.words))
     }
 
-    /// The token that the vocabulary writes as `word`, added ones included, though no text may become it: `##ing`. Where
-    /// there is none, the tokens of `word`, without special ones.
+    /// The token that the vocabulary, added tokens included, writes as `word`, even if no text can become it, such as
+    /// `##ing`. If there is none, the tokens of `word`, without special ones.
     ///
     /// # Errors
     /// As [`Self::tokenize`].
@@ -286,12 +287,12 @@ impl TextTokenizer {
         Ok(Encoding::of(&of_token(id, word), &[text], &self.shared.words))
     }
 
-    /// A question beside each part of a context that is too long for one input: windows of at most `max_len` tokens,
-    /// special ones included, and at most `max_input_length`. Neighbouring windows share `stride` tokens of the context;
-    /// the question is whole in each. One window where all of it fits.
+    /// A question together with each part of a context that is too long for one input: windows of at most `max_len`
+    /// tokens, special ones included, and at most `max_input_length`. Neighbouring windows share `stride` tokens of the
+    /// context; each has the whole question. If everything fits, there is one window.
     ///
     /// # Errors
-    /// [`TokenizeError::Window`] where the question leaves at most `stride` tokens to a longer context; and as
+    /// [`TokenizeError::Window`] if the question leaves at most `stride` tokens to a longer context; otherwise as
     /// [`Self::encode`].
     pub fn windows(
         &self,
@@ -351,7 +352,7 @@ impl TextTokenizer {
             return Err(TokenizeError::TooLong { tokens, limit });
         }
         let mut input_ids = part.kept(tokens.min(limit), truncation).tokens;
-        // one that just fits is taken for one that was cut, as in that library
+        // a text that just fits counts as cut, as in that library
         if tokens >= limit && truncation == Truncation::Right {
             let end = &written.end[written.end.len().saturating_sub(limit)..];
             input_ids.truncate(limit - end.len());
@@ -362,7 +363,7 @@ impl TextTokenizer {
         Ok(encoded)
     }
 
-    /// Refuses a template whose words alone are longer than an input. Only as much of them is tokenised as that takes.
+    /// Refuses a template whose own words are longer than an input. Tokenises only as much of them as that takes.
     fn check_room(&self, template: &PairTemplate) -> Result<(), String> {
         let (limit, [shortest, _]) = (self.limits.max_input_length, template.fillers()?);
         let part = self.read_more_than::<Vec<u32>>(limit, &shortest, Truncation::Right);
@@ -375,7 +376,7 @@ impl TextTokenizer {
         Ok(())
     }
 
-    /// The tokens behind the texts of every pair that `template` writes; none where that cannot be told.
+    /// The tokens behind the texts of every pair that `template` writes; none if they cannot be told.
     fn end_of(&self, template: &PairTemplate) -> Result<Vec<u32>, String> {
         let [first, second] = template.fillers()?;
         let ids = |text: &str| self.tokens_of::<Vec<u32>>(text).map_err(|error| error.to_string());
@@ -385,7 +386,7 @@ impl TextTokenizer {
         Ok(first[first.len() - count.unwrap_or(0)..].to_vec())
     }
 
-    /// The tokens of one text or two that fit into the limit with the special ones around them.
+    /// The tokens of one text or two that fit into the limit together with the special ones around them.
     fn limited<'a, T: Made>(
         &self,
         text: Text<'a>,
@@ -450,11 +451,11 @@ impl TextTokenizer {
         self.read(text, truncation, bytes, room)
     }
 
-    /// All tokens of `text`, piece after piece: while it works the library needs some hundred bytes per token.
+    /// All tokens of `text`, piece by piece: while it works, the library needs some hundred bytes per token.
     fn read_all<'a>(&self, text: &'a str) -> Result<Part<'a, Tokens>, TokenizeError> {
         let piece_bytes = match self.shared.case {
             LetterCase::Kept => WHOLE_PIECE_BYTES,
-            // places are those in the text that was lowered as a whole
+            // places are those in the text that was lower-cased as a whole
             LetterCase::Lowered => text.len(),
         };
         let mut all = AllTokens::default();
@@ -505,7 +506,7 @@ impl TextTokenizer {
 }
 
 impl Shared {
-    /// One text or two as the model wants to see them.
+    /// Joins one text or two into the input that the model expects.
     fn join(
         &self,
         first: Tokens,
@@ -526,7 +527,7 @@ impl Shared {
 }
 
 impl<T: Made> Part<'_, T> {
-    /// With `count` of its tokens, from the end that truncation keeps.
+    /// The part with `count` of its tokens, from the end that truncation keeps.
     fn kept(self, count: usize, truncation: Truncation) -> Self {
         let all = self.tokens.count();
         let tokens = match truncation {

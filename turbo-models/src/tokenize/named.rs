@@ -1,4 +1,5 @@
-//! Tokens that a folder names beside its vocabulary: which one begins a text, stands for padding, or is special otherwise.
+//! Tokens that a folder names besides its vocabulary: those that begin a text, stand for padding, or are otherwise
+//! special.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -13,27 +14,28 @@ use crate::{ModelError, error::one_line, json::JsonObject};
 
 const CONFIG: &str = "tokenizer_config.json";
 const MAP: &str = "special_tokens_map.json";
-/// Where added tokens are described by their ids.
+/// The field that describes added tokens by id.
 const DECODER: &str = "added_tokens_decoder";
-/// Where special tokens are that have no name: a list, or by names of their own.
+/// Fields of special tokens without a standard name: a list, or an object with names of their own.
 const UNNAMED: [&str; 2] = ["additional_special_tokens", "extra_special_tokens"];
 
 /// The files that name tokens.
 pub(super) struct NamedTokens<'a> {
     config: Option<&'a JsonObject>,
-    /// Counts first; as in the reference it is not read where the other file describes the added tokens.
+    /// Takes precedence. As in the reference, it is not read if the other file describes the added tokens.
     map: Option<JsonObject>,
 }
 
 impl<'a> NamedTokens<'a> {
-    /// Those of the folder `dir`, whose `tokenizer_config.json` is `config`.
+    /// The named tokens of the folder `dir`, whose `tokenizer_config.json` is `config`.
     pub(super) fn open(dir: &Path, config: Option<&'a JsonObject>) -> Result<Self, ModelError> {
         let describes = config.map_or(Ok(None), |json| json.get::<Value>(DECODER))?.is_some();
         let map = if describes { None } else { JsonObject::open(dir.join(MAP))? };
         Ok(Self { config, map })
     }
 
-    /// The token of `field`, or else `usual`, whose places in a text it has too where a file gives no more than its name.
+    /// The token of `field`, or else `usual`. If a file gives only the token's text, its other properties are those of
+    /// `usual`.
     pub(super) fn get_or(&self, field: &'static str, usual: AddedToken) -> Result<AddedToken, ModelError> {
         for json in self.map.iter().chain(self.config) {
             match json.get::<Value>(field)? {
@@ -50,14 +52,15 @@ impl<'a> NamedTokens<'a> {
         Ok(usual)
     }
 
-    /// What they call special.
+    /// The texts of all tokens that the files call special.
     pub(super) fn special(&self) -> BTreeSet<String> {
         let tokens = self.all().into_iter().filter(|(_, token)| token.special);
         tokens.map(|(_, token)| token.content).collect()
     }
 
-    /// Adds those that `tokenizer` does not look for in texts yet, and says which of them it lacks: a token that is not in
-    /// the vocabulary gets an id of its own in the reference, for which a model seldom has a row.
+    /// Adds the named tokens that `tokenizer` does not search for in texts yet, and returns a warning about those that
+    /// it lacks. In the reference, a token that is not in the vocabulary gets an id of its own, for which a model
+    /// seldom has a row.
     pub(super) fn add(&self, tokenizer: &mut Tokenizer) -> Result<Option<String>, ModelError> {
         let added = tokenizer.get_added_tokens_decoder().into_values();
         let mut known: HashSet<String> = added.map(|token| token.content).collect();
@@ -76,7 +79,7 @@ impl<'a> NamedTokens<'a> {
         }))
     }
 
-    /// All of them, each with the name of its file, those that are described before those that are named.
+    /// All named tokens, each with the name of its file; described tokens come before named ones.
     fn all(&self) -> Vec<(&'static str, AddedToken)> {
         let of_config = self.config.map(|json| (CONFIG, json));
         let files = of_config.into_iter().chain(self.map.as_ref().map(|json| (MAP, json)));
@@ -97,7 +100,7 @@ impl<'a> NamedTokens<'a> {
     }
 }
 
-/// The elements of a list, or what stands under the names of an object.
+/// The elements of a list, or the values of an object.
 fn values(value: &Value) -> Vec<&Value> {
     match value {
         Value::Array(list) => list.iter().collect(),
@@ -106,7 +109,8 @@ fn values(value: &Value) -> Vec<&Value> {
     }
 }
 
-/// A token as files write it: old ones name it, new ones describe it. `is_special`: where that is not said.
+/// A token as files write it: old ones give its text, new ones describe it. It is special if `is_special` or if the
+/// file says so.
 fn token(value: &Value, is_special: bool) -> Option<AddedToken> {
     let content = value.as_str().or(value["content"].as_str()).filter(|content| !content.is_empty())?;
     let flag = |name: &str| value[name].as_bool();

@@ -1,5 +1,5 @@
-//! What folders older than `tokenizer.json` have: a vocabulary of one kind or another, the class that it is made for, and
-//! tokens that were added to it.
+//! The tokenizer files of folders older than `tokenizer.json`: a vocabulary of some kind, the class that it is made
+//! for, and tokens that were added to it.
 
 use std::{
     collections::BTreeMap,
@@ -17,17 +17,17 @@ use crate::{
 
 /// A kind of vocabulary.
 pub(super) struct Vocabulary {
-    /// Names of what it consists of.
+    /// Names of its files.
     pub(super) files: &'static [&'static str],
-    /// The reference's classes that cut texts so.
+    /// The reference's classes that split texts in its way.
     pub(super) classes: &'static [&'static str],
     /// Builds its tokenizer, from the folder and `tokenizer_config.json`.
     pub(super) open: fn(&Path, Option<&JsonObject>) -> Result<Tokenizer, ModelError>,
 }
 
-/// The one of those `known` that the folder `dir` has: of several, that of its class, or else the first. A class that none
-/// of them is made for is refused: other classes call their files alike and cut texts otherwise. `config` is
-/// `tokenizer_config.json`.
+/// The vocabulary that the folder `dir` has, of those that are `known`. If it has several, that of its class counts, or
+/// else the first. A class that none of them is made for is refused: other classes use the same file names and split
+/// texts differently. `config` is `tokenizer_config.json`.
 pub(super) fn vocabulary<'a>(
     known: &'a [Vocabulary],
     dir: &Path,
@@ -44,13 +44,14 @@ pub(super) fn vocabulary<'a>(
         let supported: Vec<&str> = there.iter().flat_map(|kind| kind.classes).copied().collect();
         return Err(json.unsupported(CLASS, class, supported.join(", ")));
     }
-    // Where no class is named the family decides, and one of those here has a class of its own.
+    // If no class is named, the family decides, and one family has a class of its own.
     let Some(model) = model else { return Ok(Some(first)) };
     match model.get::<String>("model_type")?.as_deref() {
         Some("mpnet") => {
             Err(model.wrong("model_type", "the tokenizer of mpnet is read from tokenizer.json only"))
         }
-        // in the reference RoBERTa's class has no WordPiece; a folder with BERT's vocabulary alone may mean BERT's class
+        // RoBERTa's class in the reference has no WordPiece; a folder with BERT's vocabulary alone may mean BERT's
+        // class
         Some("roberta") => {
             let of_family = there.iter().copied().find(|kind| kind.classes.contains(&"RobertaTokenizer"));
             Ok(of_family.or(Some(first)))
@@ -61,15 +62,15 @@ pub(super) fn vocabulary<'a>(
 
 pub(super) const CLASS: &str = "tokenizer_class";
 
-/// The class of a folder's tokenizer and the file that names it, which is where the reference looks for it: in `config`,
-/// which is `tokenizer_config.json`, or else in `model`, which is `config.json`; a folder may name none.
+/// The class of a folder's tokenizer, and the file that names it. As in the reference, that is `config`, which is
+/// `tokenizer_config.json`, or else `model`, which is `config.json`; a folder may name none.
 pub(super) fn class<'a>(
     config: Option<&'a JsonObject>,
     model: Option<&'a JsonObject>,
 ) -> Result<Option<(&'a JsonObject, String)>, ModelError> {
     for json in config.into_iter().chain(model) {
         let named = json.get::<String>(CLASS)?;
-        // the base of all classes names none
+        // the base of all classes says nothing
         if let Some(class) = named.filter(|class| family(class) != "PreTrainedTokenizer") {
             return Ok(Some((json, class)));
         }
@@ -77,19 +78,20 @@ pub(super) fn class<'a>(
     Ok(None)
 }
 
-/// What the ids of a class are those of: `BertTokenizerFast` gives the ids of `BertTokenizer`.
+/// The class whose ids a class gives: `BertTokenizerFast` gives the ids of `BertTokenizer`.
 pub(super) fn family(class: &str) -> &str {
     class.strip_suffix("Fast").unwrap_or(class)
 }
 
-/// Adds those of `tokens` that the vocabulary has: another would get an id of its own, which the model has no row for.
+/// Adds those of `tokens` that the vocabulary has: any other would get an id of its own, which the model has no row
+/// for.
 pub(super) fn add_special_tokens(tokenizer: &mut Tokenizer, tokens: &[&AddedToken]) -> Result<(), String> {
     let known = tokens.iter().copied().filter(|token| tokenizer.token_to_id(&token.content).is_some());
     let known: Vec<AddedToken> = known.cloned().collect();
     guarded(|| tokenizer.add_special_tokens(known)).map(drop)
 }
 
-/// A token that there must be, and its id.
+/// A token that must exist, and its id.
 pub(super) fn with_id(tokenizer: &Tokenizer, token: &AddedToken) -> Result<(String, u32), String> {
     let content = token.content.clone();
     match tokenizer.token_to_id(&content) {
@@ -98,7 +100,7 @@ pub(super) fn with_id(tokenizer: &Tokenizer, token: &AddedToken) -> Result<(Stri
     }
 }
 
-/// Adds the tokens that came later than the vocabulary; each has to get the id that its file says.
+/// Adds the tokens that came later than the vocabulary; each must get the id that its file says.
 pub(super) fn add_tokens(
     tokenizer: &mut Tokenizer,
     dir: &Path,
@@ -128,7 +130,7 @@ fn added_tokens(
     }
     let file = dir.join("added_tokens.json");
     let ids: BTreeMap<String, u32> = read_json(&file)?.unwrap_or_default();
-    // they are found in a text as it stands, others also after its letters were lowered
+    // special tokens are found in a text as it stands, others also after it was lower-cased
     let special = NamedTokens::open(dir, config)?.special();
     let token = |(content, id): (String, u32)| {
         let is_special = special.contains(&content);

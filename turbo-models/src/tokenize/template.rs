@@ -1,5 +1,6 @@
-//! The template that makes one text of a query and a document, for rerankers that are language models: with words around
-//! both, as in the model's training. It comes with the model, in Jinja, and is rendered as the transformers library does.
+//! The template that writes a query and a document as one text, for rerankers that are language models. It puts words
+//! around both, as in the model's training. It comes with the model, in Jinja, and is rendered as by the transformers
+//! library.
 
 use std::{
     fs, io,
@@ -18,24 +19,26 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::{ModelError, error::one_line, json::JsonObject};
 
-/// The file of a template; before there was one, `tokenizer_config.json` had it as a field.
+/// The file of a template; before it existed, the template was a field of `tokenizer_config.json`.
 const FILE: &str = "chat_template.jinja";
 const CONFIG: &str = "tokenizer_config.json";
 const FIELD: &str = "chat_template";
 
-/// Most steps of a template. Writing a pair takes some hundred at most, and one more for each 64 bytes that are written or
-/// changed. So any file comes to an end while it is opened, when pairs are short, and its lists in lists are shallow.
+/// Most steps of a template. Writing a pair takes some hundred at most, and one more for each 64 bytes that are written
+/// or changed. So any template comes to an end while it is opened, when pairs are short, and its nested lists stay
+/// shallow.
 const STEPS: u64 = 5000;
-/// Bytes of a long pair. Each 8 give it a step more: they may be written or changed some eight times.
+/// Bytes from which a pair is long. Every 8 bytes give it one step more: they may be written or changed some eight
+/// times.
 const LONG: usize = 4 << 10;
-/// Stack for each step of a long pair. A step may put a list around all lists before, and what drops or writes them
-/// goes as deep as that.
+/// Stack for each step of a long pair. A step may put a list around all previous lists, and dropping or writing them
+/// recurses as deep.
 const STACK_PER_STEP: usize = 2 << 10;
 
-/// Stack of a long pair, at least: as other threads have.
+/// Least stack for a long pair, the same as other threads have.
 const LEAST_STACK: usize = 2 << 20;
 
-/// Two texts that differ in every token: what writings of them have in common at their end is the template's.
+/// Two texts that differ in every token: what pairs of them have in common at their end comes from the template.
 const FILLERS: [&str; 2] = ["0", "1 2 3 4"];
 
 /// Writes a pair of texts as one.
@@ -43,18 +46,18 @@ const FILLERS: [&str; 2] = ["0", "1 2 3 4"];
 pub(crate) struct PairTemplate {
     file: PathBuf,
     environment: Environment<'static>,
-    /// What the template may name, beside the messages.
+    /// Variables that the template may use, besides the messages.
     variables: Map<String, Json>,
-    /// The first message: what makes a document fit, in words. Without it the template has words of its own.
+    /// The first message: it says in words what makes a document fit. Without it the template uses words of its own.
     instruction: Option<String>,
 }
 
 impl PairTemplate {
-    /// Reads the template of the folder `dir`, which may name `variables`. `instruction` is the first message.
+    /// Reads the template of the folder `dir`, which may use `variables`. `instruction` is the first message.
     ///
     /// # Errors
-    /// [`ModelError::Read`], [`ModelError::Json`]; [`ModelError::Field`] where there is no template, or none that writes both
-    /// texts of a pair.
+    /// [`ModelError::Read`], [`ModelError::Json`]; [`ModelError::Field`] if there is no template, or if it does not
+    /// write both texts of a pair.
     pub(crate) fn open(
         dir: &Path,
         variables: &Map<String, Json>,
@@ -67,20 +70,20 @@ impl PairTemplate {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.expect("the usual delimiters differ from each other"));
         environment.set_unknown_method_callback(|state, value, method, arguments| match method {
-            // what they make is not counted before it is there
+            // the size of their result is not counted before it is there
             "format" | "join" => Err(Error::from(ErrorKind::UnknownMethod)),
             _ => unknown_method_callback(state, value, method, arguments),
         });
         environment.add_function("raise_exception", failed);
-        // Jinja does not have them, and each takes a step to put one lazy list into another, whose reading nests deeply
+        // Jinja does not have them, and each step could put one lazy list into another, which makes reading nest deeply
         environment.remove_filter("zip");
         environment.remove_filter("chain");
-        // it would make other tokens every day
+        // it would make different tokens every day
         environment.add_function("strftime_now", |_: String| {
             failed("strftime_now: what is made of a pair may not depend on the day".to_owned())
         });
         environment.set_fuel(Some(steps(LONG)));
-        // as Python reads files
+        // with newlines as Python reads them
         let source = without_generation(&source.replace("\r\n", "\n").replace('\r', "\n"));
         let added = environment.add_template_owned(FIELD, source).map_err(one_line);
         let mut all = special_tokens(config.as_ref());
@@ -93,7 +96,7 @@ impl PairTemplate {
         Ok(template)
     }
 
-    /// The same, with another `instruction`; without one where it is empty.
+    /// The same template with another `instruction`; with none if it is empty.
     pub(super) fn with_instruction(&self, instruction: &str) -> Self {
         let instruction = Some(instruction.to_owned()).filter(|words| !words.is_empty());
         Self { instruction, ..self.clone() }
@@ -107,7 +110,7 @@ impl PairTemplate {
     /// The text that the model reads.
     ///
     /// # Errors
-    /// What the template says, or that it takes too many steps.
+    /// The template's own message, or that it takes too many steps.
     pub(super) fn write(&self, query: &str, document: &str) -> Result<String, String> {
         let bytes = query.len() + document.len() + self.instruction.as_ref().map_or(0, String::len);
         if bytes < LONG {
@@ -131,7 +134,7 @@ impl PairTemplate {
         written.map_err(one_line)
     }
 
-    /// A pair of each filler.
+    /// Two pairs, each with one of the fillers as both texts.
     ///
     /// # Errors
     /// As [`Self::write`].
@@ -140,7 +143,7 @@ impl PairTemplate {
         Ok([first?, second?])
     }
 
-    /// Whether both texts are written, and no special token is named that the tokenizer's file does not.
+    /// Checks that both texts are written, and that every special token that is named is in the tokenizer's file.
     fn check(&self, config: Option<&JsonObject>) -> Result<(), String> {
         let template = self.environment.get_template(FIELD).map_err(one_line)?;
         let known = |name: &str| config.is_some_and(|json| json.iter().any(|(field, _)| field == name));
@@ -163,7 +166,7 @@ impl PairTemplate {
     }
 }
 
-/// The template, and the name of the file that has it.
+/// The template, and the name of the file that contains it.
 fn source(dir: &Path, config: Option<&JsonObject>) -> Result<(&'static str, String), ModelError> {
     let file = dir.join(FILE);
     match fs::read_to_string(&file) {
@@ -183,8 +186,8 @@ fn source(dir: &Path, config: Option<&JsonObject>) -> Result<(&'static str, Stri
     }
 }
 
-/// The template without what the transformers library adds to Jinja: a block around what an assistant said, for training.
-/// It changes no text.
+/// The template without what the transformers library adds to Jinja: a block around what an assistant said, for
+/// training. The block changes no text.
 fn without_generation(source: &str) -> String {
     let mut parts = source.split("{%");
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -192,7 +195,7 @@ fn without_generation(source: &str) -> String {
         out += "{%";
         let (tag, behind) = part.split_at(part.find("%}").unwrap_or(part.len()));
         match tag.trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace()) {
-            // blocks that leave all of it, with the same marks for the blanks around them
+            // replaced by blocks that keep everything, with the same whitespace marks
             "generation" => out += &tag.replace("generation", "if true"),
             "endgeneration" => out += &tag.replace("endgeneration", "endif"),
             _ => out += tag,
@@ -202,8 +205,8 @@ fn without_generation(source: &str) -> String {
     out
 }
 
-/// The special tokens of the tokenizer's file, as templates call them: `eos_token` and others. Each is a text, or an object
-/// with one.
+/// The special tokens of the tokenizer's file under the names that templates use, such as `eos_token`. Each is a text,
+/// or an object with one.
 fn special_tokens(config: Option<&JsonObject>) -> Map<String, Json> {
     let fields = config.into_iter().flat_map(JsonObject::iter).filter(|(name, _)| name.ends_with("_token"));
     let token = |(name, token): (&String, &Json)| {
@@ -213,12 +216,12 @@ fn special_tokens(config: Option<&JsonObject>) -> Map<String, Json> {
     fields.filter_map(token).collect()
 }
 
-/// Most steps that write a pair of so many bytes.
+/// Most steps for writing a pair of so many bytes.
 fn steps(bytes: usize) -> u64 {
     STEPS + bytes as u64 / 8
 }
 
-/// Does `work` on a thread with a stack of so many bytes, of which only what is used takes memory.
+/// Runs `work` on a thread with a stack of so many bytes, of which only the used part takes memory.
 fn on_stack_of(bytes: usize, work: impl FnOnce() -> Result<String, String> + Send) -> Result<String, String> {
     thread::scope(|scope| {
         let thread = thread::Builder::new().stack_size(bytes.max(LEAST_STACK));
@@ -255,7 +258,7 @@ mod tests {
         open(&[(FILE, template)], json!({})).unwrap().write(query, document).unwrap()
     }
 
-    /// The reference keeps what is between the tags, and treats the blanks around them as around other blocks.
+    /// The reference keeps what is between the tags, and treats the blanks around them as it does around other blocks.
     #[test]
     fn tags_around_what_an_assistant_said_change_nothing() {
         let all =
@@ -297,7 +300,8 @@ mod tests {
         }
     }
 
-    /// A hostile template may nest lists as deep as it has steps: where they end as well as where they are written.
+    /// A hostile template may nest lists as deep as it has steps, where lists are dropped as well as where they are
+    /// written.
     #[test]
     fn lists_in_lists_end_without_a_crash() {
         let deep = ["[".repeat(40), "ns.x".to_owned(), "]".repeat(40)].concat();
@@ -310,7 +314,7 @@ mod tests {
             (&deep, "{{ {ns.x: 1}[ns.y] }}"),
             (&deep, "{{ [ns.x, ns.y] | sort }}"),
         ] {
-            // as often as there are steps for, and until there are none left
+            // as often as the steps allow, and until there are none left
             let nest = |rounds: u64, end: &str, bytes: usize| {
                 let (whole, rest) = (rounds / 5000, rounds % 5000);
                 let body = format!("{{% set ns.x = {list} %}}");
@@ -323,13 +327,13 @@ mod tests {
             };
             let short = (1..).find(|rounds| nest(*rounds, "", 10).is_err()).unwrap() - 1;
             assert!(short > 50, "{list}: {short}");
-            // each lazy list asks all in it how long they are
+            // each lazy list asks everything in it for its length
             let most = if list == "ns.x[:]" { 100_000 } else { 4 << 20 };
             for bytes in [10, LONG, 100_000, most] {
                 // three in eight steps write the document
                 let rounds = short * steps(bytes.max(LONG)) / steps(LONG) * 3 / 5;
                 assert!(nest(rounds, "", bytes).is_ok(), "{list}, {bytes} bytes: {rounds} rounds");
-                // whether the end has the steps or not
+                // whether there are steps for the end or not
                 drop(nest(rounds, end, bytes));
                 assert!(nest(2 * rounds, end, bytes).is_err(), "{list}, {bytes} bytes");
             }

@@ -28,7 +28,7 @@ impl<'a> From<(&'a str, &'a str)> for Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    /// The text of which a token came, as [`Encoding::sequence_ids`](super::Encoding::sequence_ids) counts them.
+    /// The text that a token came from, as [`Encoding::sequence_ids`](super::Encoding::sequence_ids) numbers them.
     pub fn sequence(&self, id: u8) -> Option<&'a str> {
         match (*self, id) {
             (Text::One(text) | Text::Pair(text, _), 0) | (Text::Pair(_, text), 1) => Some(text),
@@ -41,10 +41,10 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Which end of an overlong text is given up.
+/// Which end of an overlong text is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Truncation {
-    /// Neither: it is refused.
+    /// Neither: an overlong text is refused.
     Off,
     /// The beginning.
     Left,
@@ -52,7 +52,7 @@ pub enum Truncation {
     Right,
 }
 
-/// Whether the tokens that belong to no text are there: `[CLS]`, `[SEP]`, padding.
+/// Whether tokens that belong to no text are included: `[CLS]`, `[SEP]`, padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpecialTokens {
     /// They are.

@@ -1,4 +1,4 @@
-//! The library's tokens of texts, put together and taken apart.
+//! The library's tokens of texts: joining and splitting them.
 
 use std::ops::Range;
 
@@ -6,15 +6,15 @@ use tokenizers::tokenizer::Encoding as Tokens;
 
 use super::{Shared, file::guarded};
 
-/// What is made of a text: its tokens with their places, or their ids alone, which is all that a model reads.
+/// What a text becomes: its tokens with their places, or their ids alone, which are all that a model reads.
 pub(super) trait Made: Sized {
-    /// Makes it, without special tokens.
+    /// Makes it from `text`, without special tokens.
     fn of(text: &str, tokenizer: &Shared) -> Result<Self, String>;
 
     /// Number of tokens.
     fn count(&self) -> usize;
 
-    /// What was made of some of them.
+    /// The part that belongs to some of the tokens.
     fn some(&self, range: Range<usize>) -> Self;
 }
 
@@ -68,7 +68,7 @@ pub(super) struct AllTokens {
 }
 
 impl AllTokens {
-    /// Adds those of the piece that starts at byte `start`.
+    /// Adds the tokens of the piece that starts at byte `start`.
     pub(super) fn append(&mut self, piece: &Tokens, start: usize) {
         let words = self.words.last().copied().flatten().map_or(0, |last| last + 1);
         self.ids.extend(piece.get_ids());
@@ -77,7 +77,7 @@ impl AllTokens {
         self.offsets.extend(piece.get_offsets().iter().map(|&(from, to)| (start + from, start + to)));
     }
 
-    /// All of them.
+    /// All tokens.
     pub(super) fn into_tokens(self) -> Tokens {
         tokens(self.ids, self.tokens, self.words, self.offsets)
     }
@@ -89,7 +89,7 @@ pub(super) fn of_ids(ids: Vec<u32>) -> Tokens {
     tokens(ids, vec![String::new(); count], vec![None; count], vec![(0, 0); count])
 }
 
-/// The one that the vocabulary writes as `token`.
+/// The single token that the vocabulary writes as `token`.
 pub(super) fn of_token(id: u32, token: &str) -> Tokens {
     tokens(vec![id], vec![token.to_owned()], vec![Some(0)], vec![(0, token.len())])
 }
@@ -105,7 +105,7 @@ fn tokens(
     Tokens::new(ids, none.clone(), tokens, words, offsets, none, all, overflowing, ranges)
 }
 
-/// The tokens of two texts without a step that joins them.
+/// The tokens of two texts, for a tokenizer without a step that joins them.
 pub(super) fn side_by_side(mut first: Tokens, second: Option<Tokens>) -> Tokens {
     if let Some(mut second) = second {
         first.set_sequence_id(0);

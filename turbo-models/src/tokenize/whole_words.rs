@@ -1,16 +1,17 @@
-//! Words that are one token each: those that BERT's vocabulary has whole. Most words of a text are, and looking one up
-//! takes a twentieth of what the library's steps take, which end at the same place.
+//! Words that are one token each, because BERT's vocabulary has them whole. Most words of a text are. Looking one up
+//! takes a twentieth of the time of the library's steps, which end at the same token.
 
 use tokenizers::{
     AddedToken, Model as _, ModelWrapper, NormalizedString, Normalizer as _, NormalizerWrapper,
     PreTokenizerWrapper, Tokenizer,
 };
 
-/// Where words of small letters and digits of ASCII are looked up in the vocabulary as they are: no step of the
-/// tokenizer changes or splits one, and WordPiece takes the longest token that a word begins with, which is itself.
+/// Looks up words of lower-case ASCII letters and digits in the vocabulary as they are. No step of the tokenizer
+/// changes or splits such a word, and WordPiece takes the longest token that a word begins with, which is the word
+/// itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WholeWords {
-    /// Longer ones are not looked up: WordPiece gives up on those.
+    /// Longest word that is looked up: WordPiece gives up on longer ones.
     longest: usize,
 }
 
@@ -18,7 +19,7 @@ impl WholeWords {
     /// Nothing is looked up.
     const NONE: Self = Self { longest: 0 };
 
-    /// Those of `tokenizer`; none where its steps are not BERT's.
+    /// The whole words of `tokenizer`; none if its steps are not BERT's.
     pub(super) fn of(tokenizer: &Tokenizer) -> Self {
         let normalizer = tokenizer.get_normalizer();
         let longest = match (normalizer, tokenizer.get_pre_tokenizer(), tokenizer.get_model()) {
@@ -33,11 +34,11 @@ impl WholeWords {
         if added.any(|token| may_be_in_a_word(&token, normalizer)) { Self::NONE } else { Self { longest } }
     }
 
-    /// The id of `word`, with blanks of ASCII before it or not, where it is one token; `None` where it is not known to be.
+    /// The id of `word`, which may have ASCII blanks before it, if it is one token; `None` if it is not known to be.
     pub(super) fn id(self, tokenizer: &Tokenizer, word: &str) -> Option<u32> {
         let word = word.trim_ascii_start();
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        // a vocabulary may have an empty line, but no word is one
+        // a vocabulary may have an empty line, but no word is empty
         if word.is_empty() || word.len() > self.longest || !word.bytes().all(is_plain) {
             return None;
         }
@@ -51,7 +52,7 @@ impl WholeWords {
 /// Whether `token`, which is looked for in a text before it is split into words, could be found inside one of them.
 fn may_be_in_a_word(token: &AddedToken, normalizer: Option<&NormalizerWrapper>) -> bool {
     let mut looked_for = NormalizedString::from(token.content.as_str());
-    // some are looked for in what was normalised, as what they become themselves
+    // some are searched for in the normalised text, in their own normalised form
     let normalized = normalizer.filter(|_| token.normalized).map(|steps| steps.normalize(&mut looked_for));
     normalized.is_some_and(|done| done.is_err())
         || looked_for.get().bytes().all(|byte| byte.is_ascii_alphanumeric())
@@ -109,7 +110,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is known is what the library says, between words of all kinds.
+        /// What is known equals what the library gives, between words of all kinds.
         #[test]
         fn an_id_is_the_librarys(word in "[ab]{0,3}[c1A]{0,1}|abcdefgh|[a-z0-9]{1,4}", around in "[ .\n]{1,2}", lower: bool) {
             let normalizer = BertNormalizer::new(true, true, None, lower);

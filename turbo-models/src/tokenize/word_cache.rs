@@ -1,22 +1,22 @@
-//! Ids of words that are one token, or were tokenised before. Texts are made of a few ten thousand words over and over,
-//! and the library takes microseconds for each of them, most of it for places and strings that the model does not read.
+//! Ids of words that are one token, or that were tokenised before. Texts consist of the same few tens of thousands of
+//! words, and the library takes microseconds for each, mostly for places and strings that the model does not read.
 //!
-//! A word is what lies between two [`Cuts`], so a text's ids are those of its words, one behind the other.
+//! A word is what lies between two [`Cuts`], so a text's ids are those of its words, one after the other.
 
 use quick_cache::sync::Cache;
 use tokenizers::tokenizer::Encoding as Tokens;
 
 use super::cuts::Cuts;
 
-/// Words that are kept: some 5 MB of them at most.
+/// Most words that are kept, some 5 MB.
 const WORDS: usize = 1 << 15;
-/// Longer ones are rarely met again.
+/// Longer words are not kept: they are rarely met again.
 const LONGEST_WORD: usize = 32;
-/// Words of more tokens are rare, too.
+/// Words of more tokens are not kept: they are rare, too.
 const MOST_TOKENS: usize = 7;
 
-/// Words and their ids; `None` for those that were seen once: most of the words that are rare are not met again, and it
-/// takes longer to make tokens of each by itself. The least used ones give way.
+/// Words and their ids; `None` for words that were seen once: most rare words are not met again, and tokenising each of
+/// them by itself takes longer. The least used words are evicted.
 pub(super) struct WordCache(Option<Cache<Box<str>, Option<Ids>>>);
 
 /// The ids of one word.
@@ -27,13 +27,13 @@ struct Ids {
 }
 
 impl WordCache {
-    /// For texts that may be cut like this; keeps nothing where they may not.
+    /// A cache for texts that may be cut at `cuts`; keeps nothing if they may not be cut.
     pub(super) fn new(cuts: &Cuts) -> Self {
         Self(cuts.has_words().then(|| Cache::new(WORDS)))
     }
 
-    /// The ids of `text`. `whole` tells the id of a word that is one token; those of others that are not known are made by
-    /// `tokenize`, and kept.
+    /// The ids of `text`. `whole` gives the id of a word that is one token; ids of other words that are not known are
+    /// made by `tokenize`, and kept.
     pub(super) fn ids<E>(
         &self,
         text: &str,
@@ -43,7 +43,7 @@ impl WordCache {
     ) -> Result<Vec<u32>, E> {
         let Some(known) = &self.0 else { return Ok(tokenize(text)?.get_ids().to_vec()) };
         let mut ids = Vec::with_capacity(text.len() / 4);
-        // Words that are new are made tokens of together with their neighbours.
+        // New words are tokenised together with their neighbours.
         let (mut new_from, mut at) = (0, 0);
         for word in cuts.words(text) {
             let (from, to) = (at, at + word.len());
@@ -77,7 +77,7 @@ impl WordCache {
 }
 
 impl Ids {
-    /// `None` where there are too many.
+    /// `None` if there are too many.
     fn new(ids: &[u32]) -> Option<Self> {
         let mut all = [0; MOST_TOKENS];
         all.get_mut(..ids.len())?.copy_from_slice(ids);

@@ -1,4 +1,4 @@
-//! A model with the proportions of BERT, large enough to be seen among all else that is in memory.
+//! A model with the proportions of BERT, large enough to stand out from everything else in memory.
 
 use std::{
     fs::{self, File},
@@ -41,7 +41,7 @@ pub(crate) fn write(dir: &Path) -> io::Result<()> {
     file.flush()
 }
 
-/// Small numbers around zero, a prime number of them, so that no two rows of a matrix are alike.
+/// Small numbers around zero, a prime number of them, so that no two rows of a matrix are the same.
 fn noise() -> Vec<u8> {
     let mut state = 1_u32;
     let mut next = || {

@@ -1,7 +1,7 @@
-//! What only whole processes show: how much memory stays resident once a model is loaded, and that processes which
+//! What only whole processes can show: how much memory stays resident once a model is loaded, and that processes that
 //! start together share a cache of packed weights.
 //!
-//! Each process is this program again, which an environment variable has load a model and print what that took.
+//! Each process is this program again: an environment variable tells it to load a model and print what that took.
 
 mod folder;
 
@@ -14,13 +14,13 @@ use std::{
 use serde::{Deserialize, Serialize};
 use turbo_models::{Checkpoint, Cpu, CpuOptions, DType, Encoded, Encoder, EncoderOptions, PackedCache};
 
-/// The variable of a child's orders: a [`Start`] as JSON.
+/// The variable that holds a child's orders: a [`Start`] as JSON.
 const CHILD: &str = "TURBO_MODELS_TEST_START";
 
 /// Memory that is not the model's: code, tokenizer, threads, what the allocator keeps.
 const OTHER_BYTES: usize = 64 << 20;
 
-/// What a process is to load.
+/// What a process should load.
 #[derive(Serialize, Deserialize)]
 struct Start {
     folder: String,
@@ -28,15 +28,15 @@ struct Start {
     cache: Option<String>,
 }
 
-/// What it says about it.
+/// What a process reports.
 #[derive(Debug, Serialize, Deserialize)]
 struct Report {
-    /// `None` where the system does not tell.
+    /// `None` if the system does not tell.
     resident_bytes: Option<usize>,
     packed_bytes: usize,
     table_bytes: usize,
     batch_bytes: usize,
-    /// Weights restored and packed.
+    /// Numbers of restored and packed weights.
     cache_use: Option<(usize, usize)>,
     warning: Option<String>,
     vector: Vec<u32>,
@@ -59,7 +59,7 @@ fn main() {
     }
 }
 
-/// In the child: loads, runs one text, and says what that took.
+/// In the child: loads, runs one text, and reports what that took.
 fn load(start: &Start) -> Report {
     let checkpoint = Checkpoint::open(Path::new(&start.folder)).expect("the parent wrote it");
     let cache = start.cache.as_ref().map(|dir| PackedCache::open(Path::new(dir)).expect("a folder"));
@@ -81,7 +81,7 @@ fn load(start: &Start) -> Report {
     }
 }
 
-/// Of this process; `None` where there is no `/proc`.
+/// Of this process; `None` if there is no `/proc`.
 fn resident_bytes() -> Option<usize> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -104,7 +104,7 @@ fn report(child: Child) -> Report {
     serde_json::from_slice(&output.stdout).expect("a report")
 }
 
-/// Nothing of the file stays in memory, and nothing is there twice.
+/// Nothing of the file stays in memory, and nothing is in memory twice.
 fn little_stays_resident(model: &Path) {
     let file = fs::metadata(model.join("model.safetensors")).expect("it was written").len() as usize;
     for dtype in DType::ALL {

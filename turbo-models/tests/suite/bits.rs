@@ -1,4 +1,5 @@
-//! On the CPU the bits of an answer are those of the input alone: with any batch mates, any number of threads.
+//! On the CPU the bits of an answer depend on the input alone, whatever the other inputs of its batch and the number of
+//! threads.
 
 use std::{cell::RefCell, num::NonZeroUsize};
 
@@ -10,7 +11,7 @@ use turbo_models::{
 
 use crate::common::data;
 
-/// A fixture and what is computed of it.
+/// A fixture and the task that is computed.
 type Case = (&'static str, Task);
 
 /// Hidden size 96 in heads of 32, intermediate size 200: no multiple of every vector width.
@@ -91,7 +92,7 @@ fn bits_do_not_depend_on_company((fixture, task): Case, layout: LayoutKind, case
             }
             Ok(())
         };
-        // the same kernels run whatever they multiply, so that fewer cases do
+        // the same kernels run whatever the products compute in, so fewer cases are enough
         let cases = if dtype == DType::F32 { cases } else { cases.div_ceil(4) };
         let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
         TestRunner::new(config).run(&batches, test).unwrap();

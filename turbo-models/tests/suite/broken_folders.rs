@@ -1,5 +1,5 @@
-//! Every broken folder gives one line that names the file and what is wrong in it. None panics, and none makes the
-//! loader allocate by a number that it read.
+//! Every broken folder gives one line that names the file and what is wrong in it. None of them panics, and none makes
+//! the loader allocate memory by a number that it read.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -12,7 +12,7 @@ use turbo_models::Checkpoint;
 /// Name, type, shape and bytes of each tensor in a file.
 type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
 
-/// How something is broken, and what is said of it.
+/// How something is broken, and the message about it.
 type Case<T> = (fn(&mut T), &'static str);
 
 /// A sound model folder that a test then breaks.
@@ -57,7 +57,7 @@ impl Folder {
         self.write("config.json", config.to_string());
     }
 
-    /// Replaces the header's JSON and leaves the data.
+    /// Replaces the header's JSON and keeps the data.
     fn edit_header(&self, edit: impl FnOnce(&mut Value)) {
         let file = self.read("model.safetensors");
         let (length, rest) = file.split_first_chunk().unwrap();
@@ -146,7 +146,7 @@ fn broken_configurations() {
     assert_eq!(folder.error(), "config.json: invalid type: sequence, expected a map at line 1 column 0");
 }
 
-/// Sizes are believed when the weights have them, so an absurd one fails at the first tensor, at once.
+/// Sizes are trusted only when the weights have them, so an absurd one fails at the first tensor, at once.
 #[test]
 fn absurd_sizes() {
     let cases = [
@@ -275,7 +275,7 @@ fn lying_headers() {
     }
 }
 
-/// Two entries of one name are one tensor; the bytes of the other belong to none.
+/// Two entries of the same name are one tensor; the bytes of the other belong to none.
 #[test]
 fn duplicate_tensors() {
     let header = br#"{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"a":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}}"#;
@@ -314,7 +314,7 @@ fn sound_shards_open() {
 
 const INDEX: &str = "model.safetensors.index.json";
 
-/// As a copy that was cut short leaves it.
+/// As a copy that was interrupted leaves it.
 #[test]
 fn an_index_beside_the_one_file_is_not_read() {
     let folder = Folder::sound();
@@ -375,7 +375,7 @@ fn apply(file: &mut Vec<u8>, damage: &Damage, header_len: usize) {
 }
 
 proptest! {
-    /// Whatever happens to the weights, opening them answers, in one line.
+    /// Whatever happens to the weights, opening them succeeds or fails with one line.
     #[test]
     fn damaged_weights_never_panic(damages in prop::collection::vec(damage(), 1..4)) {
         let folder = Folder::sound();
@@ -392,7 +392,7 @@ proptest! {
         }
     }
 
-    /// The same of the tokenizer.
+    /// The same for the tokenizer.
     #[test]
     fn damaged_tokenizers_never_panic(damages in prop::collection::vec(damage(), 1..4)) {
         let sound = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny-sentence/tokenizer.json");
@@ -409,7 +409,7 @@ proptest! {
         }
     }
 
-    /// The same of the configuration of every family.
+    /// The same for the configuration of every family.
     #[test]
     fn damaged_configurations_of_any_family_never_panic(
         damages in prop::collection::vec(damage(), 1..4),
@@ -433,7 +433,7 @@ proptest! {
         }
     }
 
-    /// The same of the configuration.
+    /// The same for the configuration.
     #[test]
     fn damaged_configurations_never_panic(damages in prop::collection::vec(damage(), 1..4)) {
         let folder = Folder::sound();

@@ -10,17 +10,17 @@ pub(crate) fn data(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
 }
 
-/// An input and what the reference makes of it.
+/// An input and the reference's results for it.
 pub(crate) struct Row {
     /// Its ids.
     pub(crate) input: Encoded,
     /// The last hidden state, `[seq_len, hidden_size]`.
     pub(crate) hidden: Vec<f32>,
-    /// What the head makes of it: a row for the input, or for each token. Empty without a head.
+    /// The result of the head: a row for the input, or for each token. Empty without a head.
     pub(crate) head: Vec<f32>,
 }
 
-/// The rows of a fixture's `golden.safetensors`, of the lengths at which kernels take another path.
+/// The rows of a fixture's `golden.safetensors`, of lengths at which kernels take different paths.
 pub(crate) fn golden_rows(fixture: &str, num_layers: u32) -> Vec<Row> {
     let file = std::fs::read(data(fixture).join("golden.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&file).unwrap();
@@ -64,6 +64,6 @@ pub(crate) fn golden_rows(fixture: &str, num_layers: u32) -> Vec<Row> {
 /// The largest difference between two rows of the same length.
 pub(crate) fn max_difference(got: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(got.len(), expected.len());
-    // NaN is larger than any difference
+    // NaN counts as larger than any difference
     got.iter().zip(expected).map(|(g, e)| (g - e).abs()).fold(0.0, |max, d| if d <= max { max } else { d })
 }

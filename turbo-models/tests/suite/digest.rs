@@ -1,4 +1,4 @@
-//! What a model is, in one number: whatever changes an answer changes it, and nothing else.
+//! The digest of a model: whatever changes an answer changes it, and nothing else does.
 
 use std::{fs, path::Path};
 

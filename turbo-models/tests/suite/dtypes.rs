@@ -1,5 +1,5 @@
-//! What lower precision costs, on every instruction set of the machine, for each multiplies bf16 and bytes in its own way:
-//! against f32, which the golden tests hold to the reference.
+//! What lower precision costs against f32, which the golden tests compare with the reference. Measured on every
+//! instruction set of the machine, because each multiplies bf16 and bytes in its own way.
 
 use std::fs;
 
@@ -14,15 +14,15 @@ use crate::{
     similarity::{least_cosine, pairwise, spearman},
 };
 
-/// What a dtype may cost a sentence encoder.
+/// Least agreement that a dtype must keep with f32 in a sentence encoder.
 struct Bounds {
-    /// Of the vectors of one text.
+    /// Of the two vectors of one text.
     cosine: f64,
     /// Of the similarities of all pairs of texts: their order is what a search shows.
     spearman: f64,
 }
 
-/// Of all-MiniLM-L6-v2, over texts as people write them.
+/// For all-MiniLM-L6-v2, over texts as people write them.
 fn bounds(dtype: DType) -> Bounds {
     match dtype {
         DType::F32 => Bounds { cosine: 1.0, spearman: 1.0 },
@@ -62,7 +62,7 @@ fn real_sentences_keep_their_meaning() {
     }
 }
 
-/// All rows that the task gives for `inputs`, as one list; every token is selected.
+/// All rows that the task returns for `inputs`, as one list; every token is selected.
 fn rows(checkpoint: &Checkpoint, isa: Isa, dtype: DType, inputs: &[Encoded]) -> Vec<f32> {
     let (mut encoder, mut staging) = (encoder(checkpoint, isa, dtype), Staging::new());
     for input in inputs {
@@ -88,7 +88,7 @@ fn rows(checkpoint: &Checkpoint, isa: Isa, dtype: DType, inputs: &[Encoded]) -> 
     rows
 }
 
-/// The length of the difference between two lists, as a part of the second one's.
+/// The length of the difference of two lists, relative to that of the second.
 fn relative_error(got: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(got.len(), expected.len());
     let square_sum = |values: &mut dyn Iterator<Item = f32>| values.map(|value| value * value).sum::<f32>();
@@ -96,12 +96,12 @@ fn relative_error(got: &[f32], expected: &[f32]) -> f32 {
     (difference / square_sum(&mut expected.iter().copied())).sqrt()
 }
 
-/// What bf16 and int8 may differ from f32, as parts of the rows' length.
+/// How far bf16 and int8 may differ from f32, relative to the rows' length.
 ///
-/// About twice what was measured: at most 0.028 and 0.070 of ModernBERT's, and of the gated BERTs (Jina's) 0.026 and 0.047,
-/// where the processor widens bf16. A wrong scale or zero point is off by the length itself. Where two factors of a gate are
-/// off, their product is off by both; ELECTRA's words are told apart by products of 8 columns, in which few errors cancel
-/// out.
+/// About twice what was measured: at most 0.028 and 0.070 for ModernBERT, and 0.026 and 0.047 for the gated BERTs
+/// (Jina's), where the processor widens bf16. A wrong scale or zero point gives an error as large as the rows
+/// themselves. If both factors of a gate have an error, their product has both. ELECTRA's words are told apart by
+/// products of 8 columns, in which few errors cancel out.
 fn family_bounds(model_type: &str, fixture: &str) -> (f32, f32) {
     match model_type {
         "bert" if fixture.starts_with("jina") => (0.06, 0.12),

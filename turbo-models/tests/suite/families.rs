@@ -27,7 +27,7 @@ fn open_folder(folder: &Path) -> (Checkpoint, Encoder<Cpu>) {
     (checkpoint, encoder)
 }
 
-/// The folder of a fixture with other fields in its `config.json`.
+/// A copy of a fixture's folder with other fields in its `config.json`.
 fn copy(fixture: &str, fields: &[(&str, Value)]) -> TempDir {
     let (from, to) = (data(fixture), tempfile::tempdir().unwrap());
     fs::copy(from.join("model.safetensors"), to.path().join("model.safetensors")).unwrap();
@@ -47,7 +47,7 @@ fn distilbert_ignores_token_types() {
     assert_eq!(vector(&[0, 1, 9]), vector(&[]));
 }
 
-/// Positions come from the ids, so a padding id inside a text moves all that follow. The goldens have such rows.
+/// Positions depend on the ids, so a padding id inside a text shifts all that follow. The goldens have such rows.
 #[test]
 fn roberta_s_goldens_have_padding_inside() {
     let rows = golden_rows("roberta-base", 2);
@@ -70,7 +70,7 @@ fn roberta_takes_as_many_tokens_as_there_are_rows_behind_that_of_padding() {
     assert_eq!(limits.check(&two_texts), Err(only_one));
 }
 
-/// Without a matrix between embeddings and layers ELECTRA is BERT.
+/// Without a matrix between embeddings and layers, ELECTRA is BERT.
 #[test]
 fn electra_projects_only_where_widths_differ() {
     let bert = data("bert-base");
@@ -88,7 +88,7 @@ fn electra_projects_only_where_widths_differ() {
     );
 }
 
-/// No token types are as types whose rows are 0.
+/// A model without token types is one whose token type rows are 0.
 #[test]
 fn jina_may_have_no_token_types() {
     let folder = copy("jina-base", &[]);
@@ -114,7 +114,7 @@ fn jina_may_have_no_token_types() {
     assert_eq!(vector, expected);
 }
 
-/// Both spellings of what is scored with positions, and numbers that stand for the default.
+/// Both spellings of what is scored with positions, and numbers that mean the default.
 #[test]
 fn deberta_s_configurations_say_one_thing_in_several_ways() {
     let input = Encoded { input_ids: (0..30).collect(), token_type_ids: Vec::new() };
@@ -204,7 +204,7 @@ fn albert_loads_what_its_layers_share_once() {
     }
 }
 
-/// No tensor bounds what shares its weights, so the numbers themselves are bounded.
+/// No tensor bounds layers that share weights, so the numbers themselves are bounded.
 #[test]
 fn albert_has_no_absurd_number_of_layers() {
     let cases = [
@@ -224,7 +224,7 @@ fn albert_has_no_absurd_number_of_layers() {
     assert_eq!(Checkpoint::open(deepest.path()).unwrap().config().num_hidden_layers, 128);
 }
 
-/// Where the file says so, every token sees all others. What is expected are the first values of the first token, from the
+/// If the file says so, every token sees all others. Expected are the first values of the first token, from the
 /// reference in float64 under a mask that hides nothing.
 #[test]
 fn qwen3_sees_the_whole_input_where_the_file_says_so() {
@@ -246,7 +246,7 @@ fn qwen3_sees_the_whole_input_where_the_file_says_so() {
     }
 }
 
-/// Code of a folder's own may do what its configuration does not say.
+/// Code in a folder may do things that its configuration does not mention.
 #[test]
 fn a_decoder_of_its_own_code_that_does_not_say_whether_it_is_causal_is_told_of() {
     let warnings = |fixture: &str, fields: &[(&str, Value)]| {
@@ -270,11 +270,11 @@ fn a_decoder_of_its_own_code_that_does_not_say_whether_it_is_causal_is_told_of()
             }
         }
     }
-    // which sees all tokens whatever it says
+    // this family sees all tokens, whatever the file says
     assert_eq!(warnings("jina-base", &[own]), [""; 0]);
 }
 
-/// Its tokens see no more than a window, at which inputs end; a folder whose own limit is as short is nothing odd.
+/// Its tokens see no more than a window, at which inputs end. A folder whose own limit is as short causes no warning.
 #[test]
 fn mistral_s_inputs_end_at_its_window() {
     let (checkpoint, encoder) = open("mistral-base");
@@ -290,7 +290,7 @@ fn mistral_s_inputs_end_at_its_window() {
         Checkpoint::open(folder.path()).unwrap().warnings().to_vec()
     };
     assert_eq!(warnings(&[], 64), [""; 0]);
-    // the window says it all, be the limit within the positions or not
+    // the window explains it all, whether the limit is within the positions or not
     for longer in [65, 512, 513] {
         assert_eq!(warnings(&[], longer), [warning], "{longer}");
     }
@@ -303,8 +303,8 @@ fn mistral_s_inputs_end_at_its_window() {
     assert_eq!((checkpoint.max_input_length(), checkpoint.warnings()), (512, &[][..]));
 }
 
-/// Layers are global where the file lists them or, as the reference has it, every so many; transformers 5 writes the speeds
-/// of turning by kind.
+/// Layers are global if the file lists them, or else every so many, as in the reference; transformers 5 writes rotation
+/// speeds by kind of layer.
 #[test]
 fn gemma3_s_layers_and_positions_may_be_said_otherwise() {
     let rows = |fields: &[(&str, Value)]| {
@@ -345,7 +345,7 @@ fn gemma3_s_layers_and_positions_may_be_said_otherwise() {
     assert!(error.ends_with("config.json: query_pre_attn_scalar: is 0, expected more than 0"), "{error}");
 }
 
-/// As Voyage's models are published: a matrix makes rows of another width, of tokens and so of texts.
+/// As Voyage's models are published: a matrix changes the width of rows, those of tokens and so those of texts.
 #[test]
 fn qwen3_s_projection() {
     let folder =
@@ -419,7 +419,7 @@ fn llama_in_both_directions() {
     assert!(max_difference(&both, &rows(&[])) > 1e-3);
 }
 
-/// A decoder classifies by the last token that is not padding; of nothing but padding by the first.
+/// A decoder classifies by the last token that is not padding; if there is only padding, by the first.
 #[test]
 fn padding_at_the_end_changes_no_label() {
     let input = |ids: &[u32]| Encoded { input_ids: ids.to_vec(), token_type_ids: vec![0; ids.len()] };
@@ -447,7 +447,7 @@ fn padding_at_the_end_changes_no_label() {
     );
 }
 
-/// What is left out at the end would be seen by the others.
+/// The other tokens would see what is dropped at the end.
 #[test]
 fn a_classifier_by_the_last_token_that_sees_the_whole_input_is_refused() {
     let refused = |fields: &[(&str, Value)]| {
@@ -457,7 +457,7 @@ fn a_classifier_by_the_last_token_that_sees_the_whole_input_is_refused() {
         let refused = Encoder::new(cpu, &checkpoint, EncoderOptions::of(&checkpoint))
             .err()
             .map(|error| error.to_string());
-        // which is known before anything is packed
+        // this is known before anything is packed
         assert_eq!(checkpoint.supports(Task::SequenceClassification), refused.is_none());
         let warned =
             checkpoint.warnings().iter().any(|warning| warning.starts_with("no sequence-classification: "));

@@ -57,7 +57,7 @@ fn a_limit_beyond_the_position_table_is_a_warning() {
     );
 }
 
-/// Here texts are not told apart by what they are for; limits of some alone are.
+/// Texts are not distinguished by purpose here, but a folder may have limits for some purposes alone.
 #[test]
 fn other_limits_of_queries_or_documents_are_a_warning() {
     let dir = copy();
@@ -72,7 +72,7 @@ fn other_limits_of_queries_or_documents_are_a_warning() {
         assert_eq!(warnings(field, 9), [format!("sentence_bert_config.json: {field} {why}")]);
         assert_eq!(warnings(field, limit as u32), [""; 0]);
     }
-    // more than there are positions
+    // more than the model has positions
     edit(dir.path(), "sentence_bert_config.json", |json| {
         json["max_seq_length"] = 64.into();
         json["document_length"] = 512.into();
@@ -80,8 +80,7 @@ fn other_limits_of_queries_or_documents_are_a_warning() {
     assert_eq!(Checkpoint::open(dir.path()).unwrap().warnings(), [""; 0]);
 }
 
-/// The reference applies it, and the vectors would be others.
-/// As the library saves routers to several models: nothing of a model lies in the folder itself.
+/// As the library saves routers to several models: the folder itself holds no part of a model.
 #[test]
 fn what_lies_in_folders_of_its_own_is_named() {
     let dir = tempfile::tempdir().unwrap();
@@ -110,6 +109,7 @@ fn a_file_is_no_folder() {
     assert!(error.ends_with("/model.safetensors: it is a file, expected a model folder"), "{error}");
 }
 
+/// The reference applies the adapter, and the vectors would differ.
 #[test]
 fn an_adapter_beside_the_weights_is_refused() {
     let dir = copy();
@@ -125,7 +125,7 @@ fn an_adapter_beside_the_weights_is_refused() {
     assert!(error.contains(r#"/adapter_config.json: peft_type is "null", "#), "{error}");
 }
 
-/// Fewer tokens than rows are usual, tables are filled up to a round number; more cannot be run.
+/// Fewer tokens than rows are usual, because tables are filled up to a round number; additional tokens cannot be run.
 #[test]
 fn a_tokenizer_of_more_tokens_than_rows_is_a_warning() {
     for (change, expected) in [(-1, None), (1, Some("the tokenizer knows 104 tokens, the model has 103"))] {
@@ -151,7 +151,7 @@ fn a_tokenizer_s_files_that_contradict_each_other_are_a_warning() {
     assert_eq!(checkpoint.warnings(), [expected]);
 }
 
-/// A module of another's may do anything.
+/// A class of someone else may do anything.
 #[test]
 fn a_class_that_is_not_the_library_s_own_is_a_warning() {
     let dir = copy();
@@ -210,7 +210,7 @@ fn files_may_be_links() {
     Checkpoint::open(dir.path()).unwrap();
 }
 
-/// The store may have been cleared: without the list of modules vectors would silently not be normalised.
+/// The store may have been cleared. Without the list of modules, vectors would silently not be normalised.
 #[cfg(unix)]
 #[test]
 fn a_link_that_leads_nowhere_is_no_absent_file() {

@@ -19,12 +19,12 @@ use turbo_models::{
 
 use crate::common::{Row, data, golden_rows, max_difference};
 
-/// The reference itself loses up to 1e-5 in float32, in values of magnitude 3 after at most three layers; another
-/// order of summation may lose as much again, and this leaves room for a few times that. A dropped bias, a wrong
-/// activation or a mask off by one is off by 1e-2 and more.
+/// The reference itself loses up to 1e-5 in float32, in values of magnitude 3 after at most three layers. Another order
+/// of summation may lose as much again; this leaves room for a few times that. A dropped bias, a wrong activation or a
+/// mask off by one is off by 1e-2 and more.
 const TOLERANCE: f32 = 1e-4;
 
-/// Every way to compute the same thing.
+/// Every way to compute the same result.
 fn variants() -> Vec<(&'static str, LayoutKind, Vec<Pass>)> {
     vec![
         ("packed, fused", LayoutKind::Packed, passes::ALL.to_vec()),
@@ -34,7 +34,7 @@ fn variants() -> Vec<(&'static str, LayoutKind, Vec<Pass>)> {
     ]
 }
 
-/// One thing that a model computes of each input.
+/// One result that a model computes for each input.
 #[derive(Clone, Copy)]
 struct Wanted {
     task: Task,
@@ -48,7 +48,7 @@ const HIDDEN: Wanted = Wanted {
     golden: |row| row.hidden.clone(),
 };
 
-/// What the head of a fixture computes.
+/// The result of a fixture's head.
 fn of_head(task: Task) -> Wanted {
     let output = match task {
         Task::MaskedLm => "selected_logits",
@@ -58,7 +58,7 @@ fn of_head(task: Task) -> Wanted {
     Wanted { task, output, golden: |row| row.head.clone() }
 }
 
-/// The words of a masked language model: for each the maximum over all tokens of log(1 + relu(logit)).
+/// The words of a masked language model: for each, the maximum over all tokens of log(1 + relu(logit)).
 const SPARSE: Wanted = Wanted {
     task: Task::SparseEmbedding,
     output: "pooled",
@@ -69,7 +69,7 @@ const SPARSE: Wanted = Wanted {
     },
 };
 
-/// What is wanted of the inputs of each batch.
+/// The wanted results for the inputs of each batch.
 fn outputs(
     checkpoint: &Checkpoint,
     wanted: Wanted,
@@ -142,8 +142,8 @@ fn matches_the_reference(fixture: &str, wanted: Wanted) {
     assert!(bits(&packed).eq(bits(&padded)), "{fixture}, {}: the layout changes bits", wanted.task);
 }
 
-/// The hidden states of every family on an emulated GPU: in f32 as on the CPU, in narrower types as well as the
-/// reference in them. Each batch runs twice, for the second is one whose launches would be noted.
+/// The hidden states of every family on an emulated GPU: in f32 as on the CPU, in narrower types as close as the
+/// reference in those types. Each batch runs twice, because the launches of the second run would be recorded.
 #[test]
 fn an_emulated_gpu_matches_the_reference() {
     let Some(gpu) = emulated_gpu() else { return };
@@ -156,7 +156,7 @@ fn an_emulated_gpu_matches_the_reference() {
     }
 }
 
-/// The family whose activations exceed f16; those of its fixtures do not, but those of what is published.
+/// The family whose activations exceed f16. Those of its fixtures do not, but those of its published models do.
 const BEYOND_F16: &str = "gemma3";
 
 #[test]
@@ -195,7 +195,7 @@ fn emulated_gpu() -> Option<Cuda<f32>> {
     Some(Cuda::new(Arc::new(emulator), CudaOptions::default()))
 }
 
-/// How far a value may be off, and how far all of them in the mean.
+/// Most error of a single value, and of all values in the mean.
 #[derive(Clone, Copy)]
 struct Allowed {
     worst: f32,
@@ -204,8 +204,8 @@ struct Allowed {
 
 const EXACT: Allowed = Allowed { worst: TOLERANCE, mean: TOLERANCE };
 
-/// What PyTorch itself loses of the fixture's hidden states in `F` says what such a type can hold of them; the mean of all
-/// values is steady, the worst one is a matter of luck.
+/// What PyTorch itself loses of the fixture's hidden states in `F` shows what such a type can hold. The mean over all
+/// values is steady; the worst value is a matter of luck.
 fn as_the_reference_in<F: Float>(fixture: &str) -> Allowed {
     let golden: Value =
         serde_json::from_slice(&fs::read(data(fixture).join("golden.json")).unwrap()).unwrap();
@@ -231,7 +231,7 @@ fn is_matched_by<F: Float>(gpu: &Cuda<F>, fixture: &str, wanted: Wanted, allowed
     );
 }
 
-/// What the folder says it is made for is what its head computes.
+/// The head computes what the folder says it is made for.
 fn head_matches_the_reference(fixture: &str, task: Task) {
     let checkpoint = Checkpoint::open(&data(fixture)).unwrap();
     assert_eq!(checkpoint.task(), Some(task), "{fixture}");
@@ -245,7 +245,7 @@ fn head_matches_the_reference(fixture: &str, task: Task) {
     }
 }
 
-/// Logits of all words for all tokens at once would not fit: the maximum is taken in the product.
+/// Logits of all words for all tokens at once would not fit in memory, so the maximum is taken inside the product.
 fn takes_the_maximum_as_it_multiplies(checkpoint: &Checkpoint) {
     let graph = checkpoint.graph(Task::SparseEmbedding).unwrap();
     let program = Program::compile(&graph, LayoutKind::Packed, passes::ALL).unwrap();
@@ -257,7 +257,7 @@ fn bits(values: &[f32]) -> impl Iterator<Item = u32> {
     values.iter().map(|value| value.to_bits())
 }
 
-/// Whatever the family, fusion leaves one operator of attention in a layer and nothing of the textbook's, and layers
+/// Whatever the family, fusion leaves one attention operator per layer and none of the textbook's operators, and layers
 /// are planned once.
 fn is_fused_and_folded(fixture: &str, task: Task) {
     let checkpoint = Checkpoint::open(&data(fixture)).unwrap();
@@ -279,14 +279,14 @@ fn is_fused_and_folded(fixture: &str, task: Task) {
         )
     };
     assert!(program.nodes().iter().all(|node| !unfused(&node.op)), "{fixture}: {}", program.graph());
-    // Gemma's sums stand behind norms, not products: nothing takes them in
+    // Gemma's sums follow norms, not products, so no product absorbs them
     let sums = if checkpoint.config().model_type == "gemma3_text" { 2 * layers } else { 0 };
     assert_eq!(count(|op| *op == Op::Add), sums, "{fixture}: {}", program.graph());
     let experts = count(|op| matches!(op, Op::Experts { .. }));
     let plain = count(|op| matches!(op, Op::FeedForward(_)));
     assert_eq!(plain + experts, layers, "{fixture}: {}", program.graph());
-    // a period may be cut where the first or the last layer is not whole; of ModernBERT's layers two in three are alike,
-    // some of Gemma's, and every other one of those with experts
+    // a period may be cut where the first or the last layer is not whole; two in three of ModernBERT's layers are
+    // alike, some of Gemma's are, and every other layer is in models with experts
     let folded = program.slots().folded_periods();
     let expected = match checkpoint.config().model_type.as_str() {
         "modernbert" | "gemma3_text" => layers / 2,
@@ -296,7 +296,7 @@ fn is_fused_and_folded(fixture: &str, task: Task) {
     assert!(folded >= expected, "{fixture}: {folded} of {layers} layers folded");
 }
 
-/// The family of BERT has one operator for its embeddings and four in a layer, norms included.
+/// BERT-like families have one operator for their embeddings and four in each layer, norms included.
 fn is_fused_as_bert(fixture: &str) {
     let checkpoint = Checkpoint::open(&data(fixture)).unwrap();
     let graph = checkpoint.graph(Pooling::Mean).unwrap();
@@ -333,7 +333,7 @@ macro_rules! fixtures {
             head_matches_the_reference($head_fixture, Task::$task);
         })*
 
-        /// A model of each family and kind of sizes.
+        /// A model of each family and of each kind of sizes.
         const BARE: &[&str] = &[$($fixture),*];
         pub(crate) const FIXTURES: &[&str] = &[$($fixture,)* $($head_fixture),*];
     };

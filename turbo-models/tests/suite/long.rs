@@ -1,4 +1,4 @@
-//! Inputs of thousands of tokens, in the families whose positions reach so far.
+//! Inputs of thousands of tokens, in the families whose positions reach that far.
 
 use std::fs;
 
@@ -44,7 +44,7 @@ fn tokens(checkpoint: &Checkpoint, layout: LayoutKind, inputs: &[Encoded]) -> Ve
     (0..inputs.len()).map(&mut of).collect()
 }
 
-/// A long input beside a short one: packed rows are the padded ones, and the short one is what it is alone.
+/// A long input beside a short one: packed rows equal padded ones, and the short input gives the same as alone.
 fn long_inputs_run(fixture: &str, field: &str) {
     let folder = stretched(fixture, field);
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
@@ -79,7 +79,7 @@ fn jina() {
     long_inputs_run("jina-rerank", "max_position_embeddings");
 }
 
-/// What a causal model makes of a token does not depend on those behind it.
+/// In a causal model, the result of a token does not depend on the tokens behind it.
 #[test]
 fn qwen3() {
     long_inputs_run("qwen3-rerank", "max_position_embeddings");

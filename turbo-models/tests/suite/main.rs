@@ -1,4 +1,4 @@
-//! Everything that is tested through the public interface, in one program.
+//! All tests of the public interface, in one program.
 
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 

@@ -1,7 +1,7 @@
 //! The real model: all-MiniLM-L6-v2 against reference embeddings in float64.
 //!
-//! Runs where the weights are: `minilm` in `TURBO_MODELS_DIR`, else in `models` at the root of the workspace. Where
-//! `TURBO_REQUIRE_MINILM=1`, missing weights are a failure.
+//! Runs if the weights are there: in the folder `minilm` of `TURBO_MODELS_DIR`, else of `models` at the root of the
+//! workspace. With `TURBO_REQUIRE_MINILM=1`, missing weights are a failure.
 
 use std::{env, fs, path::PathBuf};
 
@@ -22,12 +22,12 @@ struct Reference {
 struct Sentence {
     sentence: String,
     tokens: usize,
-    /// The first 64.
+    /// The first 64 ids.
     input_ids: Vec<u32>,
     embedding: Vec<f32>,
 }
 
-/// Where it is.
+/// The model's folder.
 pub(crate) fn folder() -> Option<PathBuf> {
     let models = env::var_os("TURBO_MODELS_DIR").map(PathBuf::from);
     let models = models.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../models"));
@@ -46,7 +46,7 @@ fn reference() -> Vec<Sentence> {
     serde_json::from_slice::<Reference>(&reference).unwrap().sentences
 }
 
-/// 2e-6 of vectors of norm 1: the reference has six decimals (5e-7), and its own float32 differs from it by 6e-7.
+/// 2e-6 for vectors of norm 1: the reference has six decimals (5e-7), and its own float32 differs from it by 6e-7.
 #[test]
 fn embeddings_match_the_reference() {
     let Some(folder) = folder() else { return };

@@ -12,7 +12,7 @@ fn encoder(checkpoint: &Checkpoint, options: EncoderOptions) -> Encoder<Cpu> {
     Encoder::new(Cpu::new(CpuOptions::default()).unwrap(), checkpoint, options).unwrap()
 }
 
-/// The same bits, though the last layer computes one row of each input where pooling needs no more.
+/// The bits are the same, though the last layer computes one row of each input if pooling needs no more.
 #[test]
 fn pooled_rows_are_the_same() {
     let poolings = [Pooling::Cls, Pooling::LastToken, Pooling::Mean];
@@ -68,8 +68,8 @@ fn pooled_rows_of_a_run_for_them(encoder: &mut Encoder<Cpu>, inputs: &[Encoded])
     (0..inputs.len()).map(row).collect()
 }
 
-/// Behind the last attention a token of each input is computed, where it is all that pooling reads; of the mean's inputs
-/// all tokens are.
+/// Behind the last attention, one token of each input is computed if pooling reads no more; for the mean, all tokens
+/// are.
 #[test]
 fn pooling_one_token_saves_the_last_feed_forward_of_the_others() {
     let fixtures = [
@@ -144,7 +144,7 @@ fn tasks_without_pooled_rows_lose_nothing() {
     }
 }
 
-/// A row of logits per selected token is no activation, and more than all of them.
+/// A row of logits per selected token is not an activation, and larger than all activations.
 #[test]
 fn the_memory_of_a_reserved_encoder_has_its_outputs() {
     let checkpoint = Checkpoint::open(&data("bert-mlm")).unwrap();
@@ -164,7 +164,7 @@ fn the_memory_of_a_reserved_encoder_has_its_outputs() {
     let reserved = bytes(&encoder);
     assert_eq!(reserved.1, 4 * 48 * checkpoint.config().vocab_size);
     let planned = encoder.planned_bytes(capacity);
-    // other buckets may find no room in the chunks of the largest, but for little
+    // other buckets may need a little more room than the chunks of the largest have
     let held = reserved.0 + reserved.1;
     assert!(held >= planned && held < 2 * planned, "{held} bytes are held, {planned} planned");
 

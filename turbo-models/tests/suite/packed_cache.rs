@@ -1,4 +1,4 @@
-//! Encoders that share a cache of packed weights: what is restored, and when the file is of no use.
+//! Encoders that share a cache of packed weights: what is restored, and when the file is not used.
 
 use std::{
     fs::{self, File},
@@ -13,7 +13,7 @@ use turbo_models::{
 
 use crate::common::data;
 
-/// Makes an encoder, and says what the cache did for it, and the rows it gives.
+/// Makes an encoder; returns what the cache did for it, and the encoder's rows.
 fn start(folder: &Path, cache: Option<&Path>, options: impl Fn(EncoderOptions) -> EncoderOptions) -> Started {
     let checkpoint = Checkpoint::open(folder).unwrap();
     let packed_cache = cache.map(|dir| PackedCache::open(dir).unwrap());
@@ -30,7 +30,7 @@ struct Started {
 }
 
 impl Started {
-    /// Restored and packed; nothing may have gone wrong.
+    /// Numbers of restored and packed weights; nothing may have gone wrong.
     fn counts(&self) -> (usize, usize) {
         let CacheUse { restored, packed, warning, .. } = self.cache_use.as_ref().unwrap();
         assert_eq!(*warning, None);
@@ -58,7 +58,7 @@ fn set_modified(file: &Path, time: SystemTime) {
 #[test]
 fn the_second_start_restores_every_matrix() {
     let cache = tempfile::tempdir().unwrap();
-    // several files; dense modules; gates; tied words; a row less another
+    // several files; dense modules; gates; tied words; a row minus another
     for fixture in [
         "bert-sharded",
         "tiny-dense",
@@ -89,7 +89,7 @@ fn tasks_share_what_they_share() {
     };
     let (_, of_layers) = of(Pooling::Mean.into());
     let (restored, packed) = of(Task::SequenceClassification);
-    // in the last layer one token has a query, so the matrix of queries is apart from that of keys and values
+    // in the last layer only one token has a query, so the matrix of queries is separate from that of keys and values
     assert_eq!(
         (restored, packed),
         (of_layers - 1, 4),
@@ -100,7 +100,7 @@ fn tasks_share_what_they_share() {
     assert_eq!(of(Task::SequenceClassification), (of_layers - 1 + 4, 0));
 }
 
-/// Where the folder lies and what it is called is not what the weights are.
+/// The path and name of the folder are not part of the weights' identity.
 #[test]
 fn a_copy_with_its_times_is_the_same_model() {
     let (dir, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -1,5 +1,5 @@
-//! From a folder and a text to logits, for every task: those that the reference's pipelines saw. What is made of them is
-//! tested in `tasks`.
+//! From a folder and a text to logits, for every task: the logits are those of the reference's pipelines. What is made
+//! of them is tested in `tasks`.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use turbo_models::{
 
 use crate::common::{data, max_difference};
 
-/// The pipelines compute in float32, and sum in another order.
+/// The pipelines compute in float32, and sum in a different order.
 const TOLERANCE: f32 = 2e-5;
 
 /// The folder `fixture`, opened and compiled for its own task, and its golden cases.

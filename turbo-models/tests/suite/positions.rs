@@ -1,5 +1,5 @@
-//! Fields that say how positions turn and how far a layer sees: the same model in other words, and words that contradict each
-//! other.
+//! Fields that say how positions rotate and how far a layer sees: the same model in other fields, and fields that
+//! contradict each other.
 
 use std::path::Path;
 
@@ -89,7 +89,7 @@ fn ways_to_stretch_positions_that_are_not_drawn_are_refused() {
     assert_eq!(error(folder.path()), refused);
     set(&folder.path().join("config.json"), "rope_scaling", json!({"rope_type": "default"}));
     assert_eq!(error(folder.path()), refused);
-    // nothing is said
+    // an empty object says nothing
     set(&folder.path().join("config.json"), "rope_scaling", json!({}));
     Checkpoint::open(folder.path()).unwrap();
     set(&folder.path().join("config.json"), "rope_parameters", Value::Null);
@@ -115,8 +115,8 @@ fn ways_to_stretch_positions_that_are_not_drawn_are_refused() {
     assert_eq!(error(folder.path()), "config.json: rope_theta: is 0, expected more than 0");
 }
 
-/// Version 5 of the reference takes all that the earlier field says, where it says anything; version 4 does not know the
-/// other.
+/// Version 5 of the reference takes everything from the earlier field if that says anything; version 4 does not know
+/// the other field.
 #[test]
 fn two_fields_that_turn_positions_otherwise_are_refused() {
     let default = |theta: f64| json!({"rope_type": "default", "rope_theta": theta});
@@ -171,7 +171,7 @@ fn lengths_of_the_first_training_that_differ_are_refused() {
     assert!(hidden_states(folder.path()) == hidden_states(&data("llama-base")));
 }
 
-/// Other names of what ModernBERT's own fields say; the reference takes the value of the other name.
+/// Other names for what ModernBERT's own fields say; the reference takes the value under the other name.
 #[test]
 fn modernbert_s_window_and_speeds_may_not_contradict_each_other() {
     let folder = copy("modernbert-base");
@@ -190,7 +190,7 @@ fn modernbert_s_window_and_speeds_may_not_contradict_each_other() {
     Checkpoint::open(folder.path()).unwrap();
 }
 
-/// Of models with two kinds of layers: the reference reads a speed that is of neither kind in no file.
+/// In models with two kinds of layers, the reference never reads a speed that belongs to neither kind.
 #[test]
 fn parameters_of_no_kind_of_layers_are_refused() {
     let kinds =
@@ -214,7 +214,7 @@ fn parameters_of_no_kind_of_layers_are_refused() {
     }
 }
 
-/// The reference takes the one field for all layers, of whatever kind.
+/// The reference takes this one field for all layers, of whatever kind.
 #[test]
 fn scaling_of_models_with_two_kinds_of_layers_says_nothing() {
     for fixture in ["modernbert-base", "gemma3-base"] {
@@ -230,7 +230,8 @@ fn scaling_of_models_with_two_kinds_of_layers_says_nothing() {
     }
 }
 
-/// Factors of the library's class are results, which need not be at least 1; the models' own code knows none of them.
+/// Factors in files of the library's class are results, which need not be at least 1; the models' own code knows none
+/// of these factors.
 #[test]
 fn gte_is_stretched_by_a_factor_in_files_of_the_library() {
     let folder = copy("gte-base");
@@ -245,7 +246,7 @@ fn gte_is_stretched_by_a_factor_in_files_of_the_library() {
     assert_eq!(error(folder.path()), format!("config.json: {why}"));
 }
 
-/// Where the file says nothing, the reference's class and the models' own code differ.
+/// If the file says nothing, the reference's class and the models' own code differ.
 #[test]
 fn gte_turns_by_another_base_under_each_name() {
     for (model_type, theta) in [("new", 10_000.0), ("gte", 160_000.0)] {

@@ -1,13 +1,13 @@
 //! How alike two sets of vectors are: row by row, and in the order of all their pairs.
 
-/// Cosine of two vectors; NaN where one has no direction.
+/// Cosine of two vectors; NaN if one has no direction.
 pub(crate) fn cosine(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len());
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
-/// The smallest cosine between a row and the same row of the other set; NaN is smaller than any.
+/// The smallest cosine between a row and the same row of the other set; NaN counts as smaller than any.
 pub(crate) fn least_cosine(rows: &[Vec<f32>], others: &[Vec<f32>]) -> f64 {
     assert_eq!(rows.len(), others.len());
     let cosines = rows.iter().zip(others).map(|(row, other)| cosine(row, other));

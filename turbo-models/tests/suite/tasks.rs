@@ -1,5 +1,5 @@
-//! What is made of logits is what the reference's pipelines make of them; and whatever the logits are, spans slice the
-//! text and scores are between 0 and 1.
+//! The results made from logits are those of the reference's pipelines. Whatever the logits are, spans slice the text
+//! and scores are between 0 and 1.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ use turbo_models::{
 
 use crate::common::data;
 
-/// The reference computes in float32, here it is float64.
+/// The reference computes in float32, this code in float64.
 const TOLERANCE: f32 = 2e-6;
 
 #[derive(Deserialize)]
@@ -138,7 +138,7 @@ fn entities_are_the_pipeline_s() {
                 for (got, expected) in got.iter().zip(expected) {
                     assert_close(got.score, expected.score, &at);
                     if aggregation == Aggregation::None {
-                        // the pipeline shows the text of what the vocabulary does not know
+                        // for an unknown word, the pipeline shows the text itself
                         let token = encoding.tokens[got.tokens.start].as_str();
                         let word = if token == "[UNK]" || token == "<unk>" {
                             &text[got.bytes.clone()]
@@ -228,7 +228,7 @@ fn answers_are_the_pipeline_s() {
                 .collect();
             let options = AnswerOptions::from(options);
             let got = answers(&context, &windows, &options).unwrap();
-            // the reference fills up with answers of no score, which are no answers
+            // the reference fills up with answers of score 0, which are not answers
             let expected: Vec<_> = expected.into_iter().filter(|answer| answer.score > 0.0).collect();
             let characters = CharOffsets::of(&context);
             let places = |answer: &Answer| {
@@ -289,7 +289,7 @@ fn filled_masks_are_the_pipeline_s() {
     }
 }
 
-/// Any number, and those that are none; large ones often, since they overflow.
+/// Any number, infinity and NaN included; often large numbers, since they overflow.
 fn logit() -> impl Strategy<Value = f32> {
     prop_oneof![
         4 => -9.0_f32..9.0,
@@ -336,7 +336,7 @@ fn between_0_and_1(score: f32) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The first `count` of endless `logits`; and whether none is NaN.
+/// The first `count` of `logits`, which repeat endlessly, and whether none of them is NaN.
 fn taken(logits: &[f32], count: usize) -> (Vec<f32>, bool) {
     let taken: Vec<f32> = logits.iter().copied().cycle().take(count).collect();
     let sound = !taken.iter().any(|logit| logit.is_nan());
@@ -471,7 +471,7 @@ fn rows_of_another_length_are_refused() {
     assert_eq!(error.to_string(), "3 logits, expected 6");
 }
 
-/// Overlapping windows find the same answer twice; added up, its probability would be 2.
+/// Overlapping windows find the same answer twice; the sum of its probabilities would be 2.
 #[test]
 fn scores_that_are_added_stop_at_1() {
     let tokenizer = tokenizer("pipeline-answers-wordpiece");

@@ -1,4 +1,4 @@
-//! Ids are those of the reference, within the model's limits; files that make no tokenizer are named.
+//! Ids are those of the reference, within the model's limits; files that do not make a tokenizer are named.
 
 use std::{fs, path::Path};
 
@@ -75,7 +75,7 @@ fn the_file_s_truncation_is_overridden() {
 fn without_truncation_a_long_text_is_refused() {
     let refused = |text: &str, limit| word_piece(limit).encode(text, Truncation::Off).unwrap_err();
     assert_eq!(refused("cat cat cat", 4), TokenizeError::TooLong { tokens: 5, limit: 4 });
-    // Counting stops early: a megabyte is not tokenised to say no.
+    // Counting stops early: a megabyte is not tokenised only to be refused.
     let huge = refused(&"cat ".repeat(250_000), 4);
     assert!(matches!(huge, TokenizeError::TooLong { tokens: 5..100, limit: 4 }), "{huge:?}");
     let huge = roberta(4).encode(&"the ".repeat(250_000), Truncation::Off).unwrap_err();
@@ -103,7 +103,7 @@ fn an_id_that_the_model_lacks_is_refused() {
     assert_eq!(error, TokenizeError::Vocabulary { id: 91, vocab_size: 91 });
 }
 
-/// The vocabulary of the fixture as folders had it before `tokenizer.json`.
+/// The fixture's vocabulary as folders stored it before `tokenizer.json`.
 fn old_bert() -> TempDir {
     let json = fs::read(data("tokenizer-wordpiece/tokenizer.json")).unwrap();
     let json: Value = serde_json::from_slice(&json).unwrap();
@@ -116,13 +116,13 @@ fn old_bert() -> TempDir {
     dir
 }
 
-/// Why the tokenizer of the folder `dir` is refused.
+/// The error with which the tokenizer of the folder `dir` is refused.
 fn refusal(dir: &Path) -> String {
     let error = TextTokenizer::open(dir, limits(64)).err().unwrap().to_string();
     error.replace(&format!("{}/", dir.display()), "")
 }
 
-/// Which has an id, but stands for no word.
+/// An empty line has an id, but is not a word.
 #[test]
 fn an_empty_line_of_a_vocabulary_is_no_word() {
     let dir = old_bert();
@@ -158,7 +158,7 @@ fn old_folders_have_only_a_vocabulary() {
     assert_eq!(upper, [2, 1, 3], "upper case is unknown when nothing lowers it");
 }
 
-/// Other classes call their files alike, and cut texts otherwise.
+/// Other classes use the same file names, and split texts differently.
 #[test]
 fn old_folders_are_of_a_known_class() {
     let (bert, roberta) = (old_bert(), old_roberta());
@@ -190,7 +190,7 @@ fn old_folders_are_of_a_known_class() {
     assert!(TextTokenizer::open(dir.path(), limits(64)).unwrap().is_some(), "the newer file says all");
 }
 
-/// Ids are those of the reference, which gives tokens that are not special to lowered texts, too.
+/// Ids are those of the reference, which also finds tokens that are not special in lower-cased texts.
 #[test]
 fn tokens_may_be_added_to_an_old_folder() {
     let dir = old_bert();
@@ -238,7 +238,7 @@ fn tokens_may_be_added_to_an_old_folder() {
     assert_eq!(ids, [0, 261, 269, 262, 2]);
 }
 
-/// Those that the vocabulary has, whichever file names them and however; `tokenizer.json` need not list them.
+/// Those that the vocabulary has, whichever file names them and in whatever form; `tokenizer.json` need not list them.
 #[test]
 fn tokens_that_are_named_beside_the_tokenizer_are_found_in_texts() {
     let described = json!({
@@ -321,7 +321,7 @@ fn an_old_folder_may_name_the_tokens_around_texts() {
     assert_eq!(ids(roberta.path(), json!({"mask_token": "<mask>"}), "the <mask>"), [0, 261, 268, 2]);
 }
 
-/// The vocabulary and the merges of the fixture as folders had them before `tokenizer.json`.
+/// The fixture's vocabulary and merges as folders stored them before `tokenizer.json`.
 fn old_roberta() -> TempDir {
     let json = fs::read(data(ROBERTA).join("tokenizer.json")).unwrap();
     let json: Value = serde_json::from_slice(&json).unwrap();
@@ -340,7 +340,7 @@ fn old_roberta() -> TempDir {
     dir
 }
 
-/// One of them is left from another model.
+/// One of the two is left over from another model.
 #[test]
 fn of_two_old_vocabularies_that_of_the_class_counts() {
     let (dir, bert) = (old_roberta(), old_bert());
@@ -423,7 +423,7 @@ fn files_that_make_no_tokenizer_are_named() {
     assert_eq!(error().lines().count(), 1);
 }
 
-/// The library would panic at the first text, or give lists of several lengths.
+/// The library would panic at the first text, or return lists of different lengths.
 #[test]
 fn templates_that_make_no_tokens_are_refused() {
     let cases: [(&str, Value, &str); 5] = [

@@ -1,5 +1,5 @@
-//! Whatever a tokenizer's files hold: they are refused in one line, or every text and pair has tokens or one line that says
-//! why not. Nothing panics, and every token's place slices its text.
+//! Whatever a tokenizer's files hold, they are refused in one line, or every text and pair gives tokens or one line
+//! that says why not. Nothing panics, and every token's place slices its text.
 
 use std::fs;
 
@@ -16,11 +16,11 @@ const FIXTURES: [&str; 3] = ["encodings-wordpiece", "encodings-roberta", "encodi
 enum Change {
     /// A step that the library knows, in a place for such steps.
     Step(&'static str, Value),
-    /// Anything anywhere: each number is one of the values there, modulo how many there are.
+    /// Any value anywhere: each number chooses one of the values at its level, modulo how many there are.
     Anywhere(Vec<usize>, Value),
 }
 
-/// Steps that may not suit the rest of the file.
+/// Steps that may not fit the rest of the file.
 fn steps() -> Vec<(&'static str, Value)> {
     let sequence = |field: &str, steps: Value| json!({"type": "Sequence", field: steps});
     vec![
@@ -109,7 +109,7 @@ fn template(single: Value, pair: Value) -> Value {
     json!({"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": {"[X]": token}})
 }
 
-/// Its token is two ids, but has one name.
+/// Its token has two ids, but one name.
 fn uneven_template() -> Value {
     let mut uneven = template(json!([special("[X]"), text("A", 0)]), json!([text("A", 0), text("B", 1)]));
     uneven["special_tokens"]["[X]"]["tokens"] = json!(["[X]"]);
@@ -163,7 +163,7 @@ fn apply(file: &mut Value, change: &Change) {
     }
 }
 
-/// One of the values inside `value`, or itself where there is none.
+/// One of the values inside `value`, or `value` itself if there is none.
 fn nth(value: &mut Value, step: usize) -> &mut Value {
     let count = value.as_object().map_or(0, Map::len) + value.as_array().map_or(0, Vec::len);
     if count == 0 {
@@ -194,7 +194,7 @@ fn one_line(message: &str) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Runs everything that a tokenizer does on `text`.
+/// Does everything with `text` that a tokenizer can do.
 fn use_it(tokenizer: &TextTokenizer, text: Text<'_>) -> Result<(), TestCaseError> {
     for truncation in [Truncation::Off, Truncation::Left, Truncation::Right] {
         if let Err(error) = tokenizer.encode(text, truncation) {

@@ -1,4 +1,4 @@
-//! Every detail of an encoding is the reference's: of texts and pairs, whole and truncated, and of windows.
+//! Every detail of an encoding equals the reference's: for texts and pairs, whole and truncated, and for windows.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ struct Case {
     ids: Vec<u32>,
     types: Vec<u32>,
     offsets: Vec<(usize, usize)>,
-    /// What is known of encodings that are not truncated.
+    /// Known only for encodings that are not truncated.
     #[serde(flatten)]
     whole: Option<Whole>,
 }
@@ -75,7 +75,7 @@ fn text(inputs: &[String]) -> Text<'_> {
     }
 }
 
-/// Where the tokens are, in characters as the reference counts them; each slices its text.
+/// The places of the tokens, in characters as the reference counts them; each slices its text.
 fn characters(encoding: &Encoding, text: Text<'_>) -> Vec<(usize, usize)> {
     let places = encoding.offsets.iter().zip(&encoding.sequence_ids);
     places
@@ -146,7 +146,7 @@ fn windows_are_the_reference_s() {
             assert_eq!(ours.len(), windows.len(), "{at}");
             for (index, (ours, theirs)) in ours.iter().zip(windows).enumerate() {
                 assert_eq!(ours.input_ids, theirs.ids, "{at}");
-                // behind the first window the library forgets that a template gives both texts one type
+                // behind the first window, the library forgets that a template gives both texts the same type
                 if index == 0 || fixture != "encodings-xlm-roberta" {
                     assert_eq!(ours.token_type_ids, theirs.types, "{at}");
                 }

@@ -1,5 +1,5 @@
-//! Truncation is that of the whole text, as the reference does it, though far less of a long text is read: for each kind of
-//! tokenizer whose texts are cut.
+//! Truncation gives the tokens of the whole text, as in the reference, though far less of a long text is read. Tested
+//! for each kind of tokenizer whose texts are cut.
 
 use std::{fs, sync::LazyLock};
 
@@ -22,7 +22,7 @@ struct Subject {
     special_tokens: PostProcessorWrapper,
 }
 
-/// WordPiece, GPT-2's BPE, Unigram, and BPE behind an expression of its own.
+/// WordPiece, GPT-2's BPE, Unigram, and BPE with a pattern of its own.
 static SUBJECTS: LazyLock<[Subject; 4]> = LazyLock::new(|| {
     let json = |fixture| -> Value {
         serde_json::from_slice(&fs::read(data(fixture).join("tokenizer.json")).unwrap()).unwrap()
@@ -60,21 +60,21 @@ fn word_piece() -> &'static Subject {
 }
 
 impl Subject {
-    /// The reference's own encoding of one text or two, truncated by it. They are tokenised as a whole: newer versions of
-    /// the library stop at `max_length`, so that they do not see which text of a pair is the longer one.
+    /// The reference's own encoding of one text or two, truncated by the reference. Texts are tokenised as a whole:
+    /// newer versions of the library stop at `max_length`, and so do not see which text of a pair is longer.
     fn reference(&self, text: Text<'_>, max_length: usize, direction: TruncationDirection) -> Encoding {
         let whole = |id| text.sequence(id).map(|text| self.bare.encode(text, false).unwrap());
         let (first, second) = (whole(0).unwrap(), whole(1));
         let added = self.special_tokens.added_tokens(second.is_some());
         let truncation = TruncationParams { max_length: max_length - added, direction, ..Default::default() };
         let (mut first, mut second) = truncate_encodings(first, second, &truncation).unwrap();
-        // each part that was cut off would be joined with each of the other text's
+        // otherwise each part that was cut off would be joined with each such part of the other text
         first.set_overflowing(Vec::new());
         second.iter_mut().for_each(|second| second.set_overflowing(Vec::new()));
         self.special_tokens.process(first, second, true).unwrap()
     }
 
-    /// Truncates to `limit` as the reference does, and knows where the tokens came from.
+    /// Truncates to `limit` as the reference does, and gives the right places of the tokens.
     fn truncates_as_the_reference(&self, text: &str, limit: usize) -> Result<(), TestCaseError> {
         let tokenizer = self.ours.limited_to(limit);
         for (ours, theirs) in DIRECTIONS {
@@ -84,7 +84,7 @@ impl Subject {
             let detailed = tokenizer.encode_detailed(text, ours).unwrap();
             prop_assert_eq!(detailed.encoded(), encoded);
             for (place, (start, end)) in detailed.offsets.iter().zip(expected.get_offsets()) {
-                // a character of which only some bytes became a token is given whole
+                // a character of which only some bytes became a token is returned whole
                 prop_assert!(place.start <= *start && place.end >= *end && text.get(place.clone()).is_some());
             }
         }
@@ -206,7 +206,7 @@ proptest! {
             prop_assert_eq!(&ours.input_ids, theirs.get_ids(), "{}", subject.name);
             prop_assert_eq!(&ours.tokens, theirs.get_tokens());
             prop_assert_eq!(&ours.word_ids, theirs.get_word_ids());
-            // of some white space of several bytes the library takes one away
+            // the library removes one byte from some white space of several bytes
             let boundaries = |&(start, end)| text.floor_char_boundary(start)..text.ceil_char_boundary(end);
             let places: Vec<_> = theirs.get_offsets().iter().map(boundaries).collect();
             prop_assert_eq!(&ours.offsets, &places);
@@ -214,8 +214,8 @@ proptest! {
     }
 }
 
-/// Normalisation deletes a vertical tab, which makes one overlong word of `batching` and the rest. So a piece of text must
-/// not end there, though it looks like white space.
+/// Normalisation deletes a vertical tab, which joins `batching` and the rest to one overlong word. So a piece of text
+/// must not end there, though it looks like white space.
 #[test]
 fn a_text_is_not_cut_where_normalisation_joins() {
     let text = format!("{}cat batching\u{b}{} the", " ".repeat(53), "q".repeat(100));
@@ -225,7 +225,7 @@ fn a_text_is_not_cut_where_normalisation_joins() {
     assert_eq!(encoded.input_ids, [2, 90, 1, 3]);
 }
 
-/// A text without blanks is cut at its punctuation; where that is in a token that is looked for first, elsewhere.
+/// A text without blanks is cut at its punctuation, except where that is part of a token that is searched for first.
 #[test]
 fn long_texts_without_blanks_are_cut() {
     let limit = 6;
@@ -257,7 +257,7 @@ fn long_texts_of_words_are_cut() {
     }
 }
 
-/// Both are far longer than what is counted, and the room is odd: the longer one keeps one token more.
+/// Both texts are far longer than what is counted, and the room is odd: the longer text keeps one token more.
 #[test]
 fn pairs_of_far_too_long_texts_are_not_read_to_their_ends() {
     let (short, long) = ("cat ".repeat(100_000), "the ".repeat(100_001));

@@ -1,4 +1,4 @@
-//! Folders as their libraries publish them, from text to what their task gives, against the reference in float64.
+//! Folders as their libraries publish them, from text to the result of their task, against the reference in float64.
 
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
@@ -21,7 +21,7 @@ use turbo_models::{
 
 use crate::common::{data, max_difference};
 
-/// What to do where a task lacks some rows.
+/// What to do if a task lacks the requested rows.
 const HINT: &str = ": create the encoder with a task and outputs that have them (`EncoderOptions`)";
 
 #[derive(Deserialize)]
@@ -29,7 +29,7 @@ struct Golden {
     sentences: Vec<Row>,
 }
 
-/// A text or a pair of texts, and what comes of it.
+/// A text or a pair of texts, and the expected results.
 #[derive(Deserialize)]
 struct Row {
     text: OneOrTwo,
@@ -65,7 +65,8 @@ pub(crate) fn encoder(checkpoint: &Checkpoint, options: EncoderOptions) -> Resul
     Encoder::new(Cpu::new(CpuOptions::default()).unwrap(), checkpoint, options)
 }
 
-/// Rows of every text of `folder`, in both layouts; 1e-5: there is one layer, and PyTorch's float32 loses 1e-6.
+/// Checks the rows of every text of `folder`, in both layouts; 1e-5: there is one layer, and PyTorch's float32 loses
+/// 1e-6.
 fn matches_from_text(folder: &str) {
     let (checkpoint, golden) = (Checkpoint::open(&data(folder)).unwrap(), golden(folder));
     assert_eq!(checkpoint.warnings(), [""; 0], "{folder}");
@@ -121,8 +122,8 @@ fn dense_modules_and_prompts() {
     assert_eq!(checkpoint.prompts().get("query"), Some("the query: "));
 }
 
-/// As EmbeddingGemma is published, but for its sizes: bytes for what the vocabulary lacks, tokens around every text, two
-/// matrices, prompts.
+/// As EmbeddingGemma is published, except for its sizes: bytes for what the vocabulary lacks, tokens around every text,
+/// two matrices, prompts.
 #[test]
 fn embedding_gemma() {
     let folder = copy("gemma3-base");
@@ -177,7 +178,7 @@ fn embedding_gemma() {
     assert!(max_difference(&got, &times(24, &times(40, &mean))) < 1e-4);
 }
 
-/// The steps of Gemma's, with a few of its tokens.
+/// The steps of Gemma's tokenizer, with a few of its tokens.
 fn gemma_s_tokenizer() -> Value {
     let vocabulary = ["<pad>", "<eos>", "<bos>", "<unk>", "▁", "a", "b", "▁a", "ab", "<0xC3>", "<0xA9>"];
     let vocabulary: serde_json::Map<_, _> =
@@ -212,8 +213,8 @@ fn gemma_s_tokenizer() -> Value {
     })
 }
 
-/// As Jina's second version is published, but for its sizes: code that lies elsewhere, a class whose head the file does not
-/// have, no norm of vectors.
+/// As Jina's second version is published, except for its sizes: code that lies elsewhere, a class whose head is not in
+/// the file, vectors that are not normalised.
 #[test]
 fn jina_bert() {
     let folder = copy("jina-base");
@@ -252,8 +253,8 @@ fn jina_bert() {
     assert_eq!(got, mean);
 }
 
-/// As GTE-Qwen2 is published, but for its sizes: a class that writes words, code of its own that sees all tokens, and a
-/// tokenizer whose class puts the token behind texts that stands for them.
+/// As GTE-Qwen2 is published, except for its sizes: a generative class, code of its own that lets tokens see all
+/// others, and a tokenizer whose class adds the token behind texts that stands for them.
 #[test]
 fn gte_qwen2() {
     let folder = copy("qwen2-base");
@@ -301,8 +302,8 @@ fn gte_qwen2() {
     assert_eq!(got, last());
 }
 
-/// As pplx-embed is published, but for its sizes: code of its own that sees all tokens, and a module behind pooling that
-/// makes whole numbers of its values.
+/// As pplx-embed is published, except for its sizes: code of its own that lets tokens see all others, and a module
+/// behind pooling that turns values into whole numbers.
 #[test]
 fn pplx_embed() {
     let folder = copy("qwen3-base");
@@ -338,7 +339,7 @@ fn pplx_embed() {
     assert_eq!(got, expected);
     assert!(expected.iter().any(|code| code.abs() > 20.0), "{expected:?}");
 
-    // the same model without it is another
+    // without that module it is a different model
     let digest = checkpoint.digest();
     write(folder.path(), "modules.json", &modules(&[("", "Transformer"), ("1_Pooling", "Pooling")]));
     let plain = Checkpoint::open(folder.path()).unwrap();
@@ -346,12 +347,12 @@ fn pplx_embed() {
     write(folder.path(), "modules.json", &list("quantize.IntQuantizer"));
     let refused = error(folder.path());
     assert!(refused.contains(r#"type is "IntQuantizer", supported: "#), "{refused}");
-    // without a list the family says it
+    // without a list of modules, the family decides
     fs::remove_file(folder.path().join("modules.json")).unwrap();
     assert_eq!(vector(&Checkpoint::open(folder.path()).unwrap(), &input), expected);
 }
 
-/// The steps of Qwen's, with a few of its tokens.
+/// The steps of Qwen's tokenizer, with a few of its tokens.
 fn qwen_s_tokenizer() -> Value {
     let end = "<|endoftext|>";
     json!({
@@ -373,12 +374,12 @@ fn qwen_s_tokenizer() -> Value {
     })
 }
 
-/// What the folder is made for, of one input.
+/// The result of the folder's own task for one input.
 fn vector(checkpoint: &Checkpoint, input: &Encoded) -> Vec<f32> {
     pooled(checkpoint, checkpoint.task().unwrap(), input)
 }
 
-/// The same of a folder that says nothing of it.
+/// The same for a folder that names no task.
 fn bare_vector(folder: &Path, pooling: Pooling, input: &Encoded) -> Vec<f32> {
     pooled(&Checkpoint::open(folder).unwrap(), pooling.into(), input)
 }
@@ -388,14 +389,14 @@ fn pooled(checkpoint: &Checkpoint, task: Task, input: &Encoded) -> Vec<f32> {
     encoder(checkpoint, options).unwrap().embed_batch(std::slice::from_ref(input)).unwrap().remove(0)
 }
 
-/// The file `name` below the folder `to`.
+/// Writes the file `name` below the folder `to`.
 fn write(to: &Path, name: &str, content: &Value) {
     let file = to.join(name);
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     fs::write(file, content.to_string()).unwrap();
 }
 
-/// The modules of these paths and classes.
+/// A list of modules with these paths and classes.
 fn modules(list: &[(&str, &str)]) -> Value {
     let module = |(path, class): &(&str, &str)| json!({"path": path, "type": format!("sentence_transformers.models.{class}")});
     list.iter().map(module).collect()
@@ -411,8 +412,8 @@ fn cross_encoder() {
     assert_eq!(functions, (ScoreFunction::Sigmoid, ScoreFunction::Identity));
 }
 
-/// Language models that are rerankers: a template writes the pairs, and logits of the next token are the score. One has a
-/// matrix of its own and words of its own to judge by.
+/// Language models that are rerankers: a template writes the pairs, and logits of the next token make the score. One
+/// has its own vocabulary matrix and its own words to judge by.
 #[test]
 fn logit_score() {
     for (folder, function) in
@@ -425,7 +426,7 @@ fn logit_score() {
         let functions = (checkpoint.score_function(), checkpoint.pair_score_function());
         assert_eq!(functions, (ScoreFunction::Sigmoid, function));
         assert_eq!(checkpoint.row_lens(Task::SequenceClassification).unwrap().pooled, Some(1));
-        // whatever padding is called: the last token is the last one
+        // whichever token is padding, the last token is the last one
         assert_eq!(checkpoint.padding_id(Task::SequenceClassification).unwrap(), None);
     }
 }
@@ -460,7 +461,7 @@ fn a_written_pair_is_cut_before_the_end_of_its_template() {
     assert!(told.writes_pairs() && ids(&told, "a dog", Truncation::Off).unwrap() != whole);
     let cut = ids(&told.limited_to(60), "a dog", Truncation::Right).unwrap();
     assert!(cut.ends_with(end) && cut.len() == 60, "{cut:?}");
-    // a text by itself is not written
+    // a single text is not written by the template
     let one = tokenizer.encode("<|start|>the", Truncation::Off).unwrap().input_ids;
     assert_eq!(one.len(), 2, "{one:?}");
 }
@@ -529,7 +530,7 @@ fn another_dense_module_may_be_asked_for() {
     let options = OpenOptions { dense_path: Some("2_Dense".into()) };
     let checkpoint = Checkpoint::open_with(folder.path(), &options).unwrap();
     assert_eq!(checkpoint.row_lens(Pooling::Mean.into()).unwrap().pooled, Some(12));
-    // that module takes what the first one gives
+    // this module takes what the first one returns
     let options = OpenOptions { dense_path: Some("3_Dense".into()) };
     let refused = Checkpoint::open_with(folder.path(), &options).err().unwrap().to_string();
     assert!(refused.ends_with("3_Dense/config.json: in_features: is 12, expected 16"), "{refused}");
@@ -545,7 +546,7 @@ fn a_dense_module_without_its_tensors_is_named() {
     assert_eq!(error(folder.path()), wrong);
 }
 
-/// Pickles are not read, of whichever part.
+/// Pickles are not read, whichever part they hold.
 #[test]
 fn pickled_weights_are_named() {
     for module in ["", "2_Dense"] {
@@ -563,7 +564,7 @@ fn pickled_weights_are_named() {
     }
 }
 
-/// As later versions of the library write what `tiny-splade` says with the classes of its modules.
+/// What later versions of the library write in place of the module classes of `tiny-splade`.
 #[test]
 fn splade_of_later_versions() {
     let folder = copy("tiny-splade");
@@ -580,7 +581,7 @@ fn splade_of_later_versions() {
     assert_eq!((checkpoint.task(), checkpoint.max_input_length()), (Some(Task::SparseEmbedding), 9));
 }
 
-/// Wherever a folder says so, and the cut is for requests to choose.
+/// Wherever a folder says so, it is up to requests where texts are cut.
 #[test]
 fn arguments_of_the_tokenizer_may_want_texts_cut_on_the_left() {
     let folder = copy("tiny-sentence");
@@ -606,7 +607,7 @@ fn cross_encoders_of_later_versions() {
     assert_eq!(function(), ScoreFunction::Sigmoid, "one label, and nobody says otherwise");
 }
 
-/// An activation that is not known: vectors can be had, scores cannot.
+/// With an unknown activation there are vectors, but no scores.
 #[test]
 fn an_unknown_activation_stops_a_cross_encoder_only() {
     const TANH: &str = r#"{"activation_fn": "torch.nn.modules.activation.Tanh"}"#;
@@ -640,7 +641,7 @@ fn models_that_write_give_vectors_only() {
     assert!(warning.starts_with("config.json: Qwen3ForCausalLM writes words, "), "{warning}");
 }
 
-/// Snowflake's copy of GTE calls everything by another name; transformers 5 writes the tensors' as they were.
+/// Snowflake's copy of GTE has another name for everything; transformers 5 writes the tensors' names as they were.
 #[test]
 fn gte_by_its_own_name() {
     let folder = copy("gte-mlm");
@@ -660,8 +661,8 @@ fn gte_by_its_own_name() {
     opens();
 }
 
-/// The reference's own class activates the words by GELU, whatever the layers have; the models' own code as the layers.
-/// What is expected of "gte" are the first logits from the reference in float64.
+/// In the masked language model's head, the reference's own class applies GELU whatever the layers have; the models'
+/// own code applies the layers' activation. Expected for "gte" are the first logits from the reference in float64.
 #[test]
 fn gte_s_words_are_activated_otherwise_under_each_name() {
     const EXPECTED: [f32; 6] = [-0.622_884_8, 2.362_23, -0.976_795_73, -1.955_075_9, 1.121_784_4, 3.172_685];
@@ -679,7 +680,7 @@ fn gte_s_words_are_activated_otherwise_under_each_name() {
     assert!(max_difference(&new, &gte) > 1e-2, "{new:?}");
 }
 
-/// The class names a head that the file does not have: vectors can be had, logits cannot.
+/// The class names a head that the file does not have: there are vectors, but no logits.
 #[test]
 fn a_missing_head_is_one_line_where_it_is_wanted() {
     let folder = copy("bert-base");
@@ -707,7 +708,8 @@ fn more_labels_than_logits_are_noticed() {
     assert!(refused.ends_with("tensor classifier.weight has shape [3, 16], expected [2, 16]"), "{refused}");
 }
 
-/// The number counts, as in version 5 of the reference; where the weights are for the names, both fields are named.
+/// `num_labels` counts, as in version 5 of the reference; if the weights fit the names instead, the error names both
+/// fields.
 #[test]
 fn a_number_of_labels_counts_before_other_names() {
     let folder = copy("bert-seqcls");
@@ -726,7 +728,7 @@ fn a_number_of_labels_counts_before_other_names() {
     assert!(refused.ends_with(why), "{refused}");
 }
 
-/// Labels that are counted from 1: vectors can be had, logits cannot.
+/// If labels are counted from 1, there are vectors, but no logits.
 #[test]
 fn labels_that_make_no_sense_stop_a_classifier_only() {
     let folder = copy("bert-seqcls");
@@ -767,7 +769,7 @@ fn rows_that_a_task_does_not_give_are_refused() {
     assert_eq!(refused, format!("sequence-classification gives no selected rows{HINT}"));
 }
 
-/// A matrix of its own where the file says that it is not that of the embeddings.
+/// A separate vocabulary matrix, if the file says that it is not the embedding table.
 #[test]
 fn words_may_have_a_matrix_of_their_own() {
     let folder = copy("bert-mlm");
@@ -780,7 +782,7 @@ fn words_may_have_a_matrix_of_their_own() {
     assert!(Checkpoint::open(folder.path()).unwrap().supports(Task::MaskedLm));
 }
 
-/// Turns the signs of a tensor of f32 in the file `weights`.
+/// Flips the signs of an f32 tensor in the file `weights`.
 fn negate(weights: &Path, tensor: &str) {
     let mut bytes = fs::read(weights).unwrap();
     let data = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -792,7 +794,7 @@ fn negate(weights: &Path, tensor: &str) {
     fs::write(weights, bytes).unwrap();
 }
 
-/// The logits of words for one token.
+/// The vocabulary logits of one token.
 fn word_logits(folder: &Path) -> Vec<f32> {
     let checkpoint = Checkpoint::open(folder).unwrap();
     let options = EncoderOptions { task: Task::MaskedLm, ..EncoderOptions::of(&checkpoint) };
@@ -827,7 +829,7 @@ fn change(weights: &Path, change: impl FnOnce(&mut BTreeMap<String, TensorView<'
     fs::write(weights, serialize(tensors, None).unwrap()).unwrap();
 }
 
-/// Later versions of the reference write both where they are not shared, and compute with that of the matrix.
+/// Later versions of the reference write both biases if they are not shared, and compute with that of the matrix.
 #[test]
 fn of_two_biases_of_words_that_of_the_matrix_counts() {
     for (fixture, head) in [
@@ -852,7 +854,7 @@ fn of_two_biases_of_words_that_of_the_matrix_counts() {
     }
 }
 
-/// Files that keep one name of what is shared may keep the head's: `save_model` of the library safetensors does.
+/// Files that keep a shared tensor under one name may use the head's: `save_model` of the safetensors library does.
 #[test]
 fn the_matrix_of_the_words_stands_for_a_table_that_the_file_lacks() {
     for (fixture, table, matrix) in [
