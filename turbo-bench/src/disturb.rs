@@ -1,4 +1,4 @@
-//! Something else that wants a little of a core: the neighbour that two threads have to live with.
+//! A neighbour: a process that takes a small share of a core which two compute threads also want.
 
 use std::{
     io::Read,
@@ -6,16 +6,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// It comes and goes this often.
+/// The neighbour is busy for its share of each such period.
 const PERIOD: Duration = Duration::from_millis(20);
 
-/// Takes `share` of the core that it runs on until `input` ends, as it does when the parent process ends.
+/// Takes `share` of the core that it runs on until `input` ends, which happens when the parent process ends.
 pub fn until_the_end_of(mut input: impl Read + Send + 'static, share: f64) {
     let reader = thread::spawn(move || std::io::copy(&mut input, &mut std::io::sink()));
     disturb(share, || !reader.is_finished());
 }
 
-/// Takes `share` of the core that it runs on, until `goes_on`, called every 20 ms, returns `false`.
+/// Takes `share` of the core that it runs on until `goes_on`, called every 20 ms, returns `false`.
 fn disturb(share: f64, mut goes_on: impl FnMut() -> bool) {
     let busy = PERIOD.mul_f64(share.clamp(0.0, 1.0));
     let mut next = Instant::now();

@@ -1,5 +1,5 @@
-//! The figures and tables of the papers, as data: model, lengths, seed, rivals. Each runs the real code and leaves a
-//! record (JSON), a plot (SVG) and a summary.
+//! The figures and tables of the papers, each described by data: model, lengths, seed, rivals. A figure runs the real
+//! code and leaves a record (JSON), a plot (SVG) and a summary.
 //!
 //! ```text
 //! Workload + Checkpoint ──figure──▶ rows ──▶ record.json · plot.svg · a few lines to read
@@ -7,17 +7,17 @@
 //!
 //! | module | what it is about |
 //! |---|---|
-//! | [`figures`] | what each figure is of, how it is measured, and how it is drawn |
+//! | [`figures`] | what each figure shows, how it is measured, and how it is drawn |
 //! | [`workload`] | lengths of requests, by seed |
 //! | [`checkpoint`] | random weights of a named shape |
-//! | [`record`] | what a run leaves, with machine, commit and date |
-//! | [`fire`] | a load generator, and servers to aim it at |
+//! | [`record`] | what a run leaves: numbers with machine, commit and date |
+//! | [`fire`] | a load generator, and the servers it aims at |
 //! | [`siege`] | clients that a server has to survive |
 //! | [`rival`] | another engine as a process that times batches on request |
-//! | [`load`] | how much other processes used the machine meanwhile |
-//! | [`disturb`](mod@disturb) | a process that uses it on purpose |
-//! | [`progress`] | how far a figure is |
-//! | [`log`] | what a process has said |
+//! | [`load`] | how much other processes used the machine during a measurement |
+//! | [`disturb`](mod@disturb) | a process that uses the machine on purpose |
+//! | [`progress`] | how far a figure has come |
+//! | [`log`] | what a process wrote to its standard error |
 //!
 //! `turbo-bench/peers` holds the scripts that measure other engines.
 

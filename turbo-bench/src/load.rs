@@ -1,33 +1,34 @@
-//! How much other processes use the machine while something is measured.
+//! How much other processes use the machine during a measurement.
 
 use std::{fs, iter::Sum, ops::AddAssign};
 
 use serde::{Deserialize, Serialize};
 
-/// How busy the machine was around a measurement: what the system calls its load, before and after.
+/// The system's load average before and after a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     /// Mean number of runnable threads in the minute before.
     pub before: Option<f64>,
-    /// The same at the end; the measurement itself is in it.
+    /// The same at the end, which includes the measurement itself.
     pub after: Option<f64>,
 }
 
-/// The load of the last minute; `None` where the system does not tell.
+/// The load average of the last minute; `None` where the system does not report one.
 pub fn average() -> Option<f64> {
     fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
 }
 
-/// Ticks of the processors since the start of the machine.
+/// Processor ticks since the machine started.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticks {
     all: u64,
-    /// Used by processes other than the ones that were named.
+    /// Used by processes other than this one and those named in [`Ticks::now`].
     others: i64,
 }
 
 impl Ticks {
-    /// Now; processes in `ours` and this one do not count as others. `None` where the system does not tell.
+    /// Reads the ticks now. This process and those in `ours` do not count as others. `None` where the system does not
+    /// report ticks.
     pub fn now(ours: &[u32]) -> Option<Self> {
         let stat = fs::read_to_string("/proc/stat").ok()?;
         let ticks: Vec<u64> =
@@ -38,14 +39,14 @@ impl Ticks {
         Some(Self { all, others: (all - idle) as i64 - own as i64 })
     }
 
-    /// What was used since `start`.
+    /// The ticks used since `start`.
     pub fn since(&self, start: &Self) -> Used {
         Used { all: self.all.saturating_sub(start.all), others: self.others - start.others }
     }
 }
 
-/// Ticks of several spans of time together. The clocks of the machine and of a process advance in steps of their own, so
-/// a short span may say that others used less than nothing; in the sum over many that evens out.
+/// The sum of the ticks of several spans of time. The clocks of the machine and of a process advance in steps of their
+/// own, so a short span may show negative use by others; over many spans that evens out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
     all: u64,
@@ -53,7 +54,7 @@ pub struct Used {
 }
 
 impl Used {
-    /// The share of the machine that others used, to three decimals; `None` of no time.
+    /// The share of the machine that others used, to three decimals; `None` if no time passed.
     pub fn share(&self) -> Option<f64> {
         let share = (self.others as f64 / self.all as f64).clamp(0.0, 1.0);
         (self.all > 0).then(|| (share * 1e3).round() / 1e3)

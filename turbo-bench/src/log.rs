@@ -1,4 +1,4 @@
-//! What a process has said on its standard error, kept to explain why it ended.
+//! What a process wrote to its standard error, kept to explain why it ended.
 
 use std::{fs, process::Stdio};
 
@@ -9,7 +9,7 @@ use tempfile::NamedTempFile;
 pub struct Log(NamedTempFile);
 
 impl Log {
-    /// An empty one.
+    /// Makes an empty log.
     ///
     /// # Errors
     /// When no temporary file can be made.
@@ -17,7 +17,7 @@ impl Log {
         Ok(Self(NamedTempFile::new().context("cannot make a temporary file")?))
     }
 
-    /// Where the process writes to.
+    /// A handle for the process to write to.
     ///
     /// # Errors
     /// When the file cannot be opened.
@@ -25,7 +25,7 @@ impl Log {
         Ok(self.0.reopen()?.into())
     }
 
-    /// All that was said so far, or why it cannot be read.
+    /// All that was written so far, or why it cannot be read.
     pub fn text(&self) -> String {
         match fs::read(self.0.path()) {
             Ok(text) => String::from_utf8_lossy(&text).into_owned(),
@@ -33,7 +33,7 @@ impl Log {
         }
     }
 
-    /// The last lines of it.
+    /// The last lines of [`Log::text`].
     pub fn last_words(&self) -> String {
         const LINES: usize = 12;
         let text = self.text();

@@ -1,4 +1,4 @@
-//! The binary `turbo-bench`: reads the command line; figures and the load generator are the library's.
+//! The binary `turbo-bench`: reads the command line. Figures and the load generator are in the library.
 
 mod cli;
 

@@ -1,11 +1,11 @@
-//! How far a figure is, on standard error.
+//! The progress of a figure, on standard error.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A bar of `steps`; where standard error is no terminal, a line that says what has begun.
+/// A bar of `steps`. Where standard error is not a terminal, prints a line that says what has begun.
 ///
 /// # Errors
 /// None in practice: the template is fixed.
@@ -18,27 +18,27 @@ pub fn bar(what: &str, steps: usize) -> Result<ProgressBar> {
     Ok(bar)
 }
 
-/// So often at most a line says how far a part is, where standard error is no terminal.
+/// The shortest time between two progress lines of a part, where standard error is not a terminal.
 const SAY: Duration = Duration::from_secs(20);
 
-/// How far a run of several parts is whose times are known by estimate, and how long the rest takes.
+/// The progress of a run of several parts, and how long the rest takes, from estimates of each part's time.
 pub struct Timeline {
     bar: ProgressBar,
     /// When it began.
     begin: Instant,
-    /// Seconds that were estimated for all parts that are done.
+    /// Estimated seconds of all parts that are done.
     past: f64,
-    /// Seconds that are estimated for this part, and for those behind it.
+    /// Estimated seconds of this part, and of all later ones.
     here: f64,
     rest: f64,
-    /// How much of this part is done.
+    /// The share of this part that is done.
     share: f64,
-    /// When a line last said so.
+    /// When a line was last printed.
     said: Instant,
 }
 
 impl Timeline {
-    /// Nothing is done.
+    /// A run of which nothing is done yet.
     ///
     /// # Errors
     /// None in practice: the template is fixed.
@@ -50,8 +50,8 @@ impl Timeline {
         Ok(Self { bar, begin: now, past: 0.0, here: 0.0, rest: 0.0, share: 0.0, said: now })
     }
 
-    /// A part begins that takes about `seconds`, and `rest` those behind it. Where standard error is no terminal, a
-    /// line says so.
+    /// Begins a part that takes about `seconds`; all later parts take about `rest`. Where standard error is not a
+    /// terminal, prints a line that says so.
     pub fn begin(&mut self, what: &str, seconds: f64, rest: f64) {
         self.past += self.here;
         (self.here, self.rest, self.share, self.said) = (seconds, rest, 0.0, Instant::now());
@@ -62,8 +62,8 @@ impl Timeline {
         self.show();
     }
 
-    /// This share of the part is done, besides what was before. Where standard error is no terminal, a line says how
-    /// much that is now and then.
+    /// Adds to the share of the part that is done. Where standard error is not a terminal, prints the total from time
+    /// to time.
     pub fn done(&mut self, share: f64) {
         self.share = (self.share + share).min(1.0);
         if self.bar.is_hidden() && self.said.elapsed() >= SAY {
@@ -74,12 +74,12 @@ impl Timeline {
         self.show();
     }
 
-    /// A line about this part, above the bar where there is one.
+    /// Prints a line about this part, above the bar where there is one.
     pub fn say(&self, line: &str) {
         self.bar.suspend(|| eprintln!("{line}"));
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }
@@ -90,7 +90,7 @@ impl Timeline {
         self.begin.elapsed().as_secs_f64()
     }
 
-    /// Seconds until everything is done. What took longer than estimated so far will go on to.
+    /// Seconds until everything is done. If the parts so far took longer than estimated, so will the rest.
     fn left(&self) -> f64 {
         let done = self.past + self.share * self.here;
         let pace = if done > 30.0 { self.elapsed() / done } else { 1.0 };
@@ -105,7 +105,7 @@ impl Timeline {
     }
 }
 
-/// `3 min`, or seconds where that is less than two.
+/// A time as `3 min`, or in seconds below two minutes.
 #[must_use]
 pub fn minutes(seconds: f64) -> String {
     if seconds < 120.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) }

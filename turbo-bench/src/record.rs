@@ -1,4 +1,4 @@
-//! What a run leaves behind: numbers with the machine, commit and date that they belong to.
+//! What a run leaves behind: numbers, with the machine, commit and date they were measured on.
 
 use std::{fs, path::Path, process::Command};
 
@@ -11,10 +11,10 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 pub struct Provenance {
     /// RFC 3339, UTC.
     pub date: String,
-    /// Commit of the working tree, with `+` when it was changed, apart from documents and from what figures leave;
+    /// Commit of the working tree, with `+` if files were changed other than documents and the results of figures;
     /// `unknown` outside a checkout.
     pub commit: String,
-    /// Processor, as the system names it.
+    /// Name of the processor, as the system gives it.
     pub processor: String,
     /// Logical cores that the process may use.
     pub cores: usize,
@@ -23,7 +23,7 @@ pub struct Provenance {
 }
 
 impl Provenance {
-    /// Of this process, now.
+    /// The provenance of this process, now.
     pub fn here(device: String) -> Self {
         Provenance {
             date: now(),
@@ -49,7 +49,7 @@ pub struct Record<Data, Row, Summary> {
     pub provenance: Provenance,
     /// What was run.
     pub data: Data,
-    /// What it comes to.
+    /// A summary of the results.
     pub summary: Summary,
     /// What was measured.
     pub rows: Vec<Row>,
@@ -72,19 +72,19 @@ impl<Data: DeserializeOwned, Row: DeserializeOwned, Summary: DeserializeOwned> R
     /// Reads what [`Record::write`] wrote.
     ///
     /// # Errors
-    /// When there is no such file, or it holds something else.
+    /// When there is no such file, or it does not hold such a record.
     pub fn read(file: &Path) -> Result<Self> {
         let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
         serde_json::from_str(&text).with_context(|| format!("{} is no such record", file.display()))
     }
 }
 
-/// Writes a file as [`whole`] does.
+/// Writes a file of text as [`whole`] does.
 pub(crate) fn write_whole(file: &Path, text: &str) -> Result<()> {
     whole(file, |place| Ok(fs::write(place, text)?))
 }
 
-/// Has `write` write a file beside its place, and moves it there: whatever interrupts that, the one before stays.
+/// Has `write` write a file beside its place, and moves it there. If anything interrupts this, the earlier file stays.
 ///
 /// # Errors
 /// What `write` fails with, or that there is no such folder.
@@ -97,7 +97,7 @@ pub(crate) fn whole(file: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Res
     fs::rename(&place, file).with_context(cannot)
 }
 
-/// Puts a section where the one is that measured the same, by what `key` says of both; behind all others where there is
+/// Replaces the section that measured the same, which is the one with an equal `key`; appends the section if there is
 /// none.
 pub(crate) fn replace<Section, Key: PartialEq>(
     sections: &mut Vec<Section>,
@@ -110,7 +110,7 @@ pub(crate) fn replace<Section, Key: PartialEq>(
     }
 }
 
-/// Of the checkout that `dir` is in.
+/// The commit of the checkout that `dir` is in.
 fn commit(dir: &Path) -> String {
     let git = |arguments: &[&str]| {
         let output = Command::new("git")
@@ -122,21 +122,23 @@ fn commit(dir: &Path) -> String {
         Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return "unknown".to_owned() };
-    // Records, pages and pictures of a run, and the tables that it puts into the README, are not what it measures.
+    // A run's own records, pages and pictures, and the tables that it puts into the README, do not affect a
+    // measurement.
     let code = [":(top)", ":(top,exclude,glob)**/*.md", ":(top,exclude)turbo-bench/results"];
     let status = [&["status", "--porcelain", "--untracked-files=no", "--"], &code[..]].concat();
     let changed = git(&status).is_some_and(|changes| !changes.is_empty());
     if changed { commit + "+" } else { commit }
 }
 
-/// Processor, as the system names it; the architecture where it does not.
+/// Name of the processor, as the system gives it; the architecture where it gives none.
 #[must_use]
 pub fn processor() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     processor_of(&cpuinfo).unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
-/// Its name, and family and model, if they are known: virtual machines call several generations by one name.
+/// The processor's name, with family and model where they are known: virtual machines give one name to several
+/// generations.
 fn processor_of(cpuinfo: &str) -> Option<String> {
     let field = |wanted: &str| {
         let fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));

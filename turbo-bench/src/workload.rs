@@ -8,14 +8,14 @@ pub fn uniform(lens: &RangeInclusive<usize>, count: usize, seed: u64) -> Vec<usi
     SplitMix(seed).take(count).map(|z| lens.start() + (z as usize) % width).collect()
 }
 
-/// Gaps between the arrivals of a Poisson process of rate 1, without end, the same for the same seed.
+/// Gaps between the arrivals of a Poisson process of rate 1, without end; the same for the same seed.
 pub fn gaps(seed: u64) -> impl Iterator<Item = f64> {
-    // 53 bits are what a float holds; the half keeps the logarithm finite
+    // an `f64` holds 53 bits; the half keeps the logarithm finite
     SplitMix(seed).map(|z| -(((z >> 11) as f64 + 0.5) / (1_u64 << 53) as f64).ln())
 }
 
-/// Ranks below `count`, without end, the one of rank r (from zero) about as often as 1/(r + 1), the same for the same
-/// seed: logarithms of ranks are uniform.
+/// Ranks below `count`, without end, the same for the same seed. Rank r (from zero) comes about as often as 1/(r + 1):
+/// logarithms of ranks are uniform.
 ///
 /// # Panics
 /// When there is nothing to choose from.
@@ -28,7 +28,7 @@ pub fn zipf(count: usize, seed: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Numbers of all 64 bits (SplitMix64; Steele et al., 2014).
+/// Pseudorandom numbers of 64 bits (SplitMix64; Steele et al., 2014).
 pub(crate) struct SplitMix(pub(crate) u64);
 
 impl Iterator for SplitMix {

@@ -6,13 +6,13 @@
 //! turbo-kernels ─┘                                   ├──▶ turbo-serve ──▶ turbo-bench     xtask (uses no crate)
 //! turbo-sched ───────────────────────────────────────┘          an arrow reads "is used by"
 //! ```
-//! A crate may name what an arrow leads to it from, and nothing else; what stands further below it reaches through
-//! what its neighbour hands on. turbo-bench may name everything. Dependencies for tests and builds count too: a test
-//! that needs an upper crate belongs into the upper crate.
+//! A crate may name only the crates from which an arrow leads to it. It reaches crates further below through what its
+//! neighbours re-export. turbo-bench may name everything. Dependencies for tests and builds count too: a test that
+//! needs an upper crate belongs in the upper crate.
 
 use crate::workspace::Crate;
 
-/// Each crate with all those that it may name.
+/// Each crate, with all crates that it may name.
 const MAY_USE: [(&str, &[&str]); 8] = [
     ("turbo-alloc", &[]),
     ("turbo-kernels", &[]),
@@ -27,7 +27,7 @@ const MAY_USE: [(&str, &[&str]); 8] = [
     ("xtask", &[]),
 ];
 
-/// What is wrong with the arrows between `crates`, one line each; empty when all of them are drawn.
+/// The dependencies between `crates` that no arrow allows, one line each; empty if there are none.
 pub(crate) fn violations(crates: &[Crate]) -> Vec<String> {
     let mut found = Vec::new();
     for krate in crates {

@@ -1,8 +1,8 @@
 //! `cargo xtask bench`: runs a figure of turbo-bench in release, from the workspace root.
 //!
-//! The figures `cpu` and `serve` compare turbo with engines that live in Python and take gigabytes: they are installed
-//! first, unless no requested regime of `serve` has them in it. `serve` runs the server, which is built first, and
-//! makes texts of the words of a published model, which is fetched first.
+//! The figures `cpu` and `serve` compare turbo with engines that run in Python and take gigabytes. They are installed
+//! first, except if no requested regime of `serve` needs them. `serve` runs the server, which is built first, and makes
+//! texts from the words of a published model, which is fetched first.
 
 use std::process::{Command, Stdio};
 
@@ -26,10 +26,10 @@ pub(crate) struct Arguments {
     figure: Vec<String>,
 }
 
-/// Runs it.
+/// Runs the figure.
 ///
 /// # Errors
-/// When it does not build, or fails.
+/// When turbo-bench does not build, or fails.
 pub(crate) fn run(workspace: &Workspace, progress: Progress, arguments: &Arguments) -> Result<()> {
     let mut bench = turbo_bench(workspace);
     let needs = Needs::of(&arguments.figure);
@@ -51,19 +51,19 @@ pub(crate) fn run(workspace: &Workspace, progress: Progress, arguments: &Argumen
     process::run(bench.args(&arguments.figure))
 }
 
-/// Which of the engines that turbo is compared with.
+/// Which other engines a figure needs.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Peers {
-    /// None, or the user names their Python.
+    /// None, or those in a Python that the user names.
     #[default]
     None,
-    /// Every one.
+    /// All of them.
     All,
-    /// Those that `--list` names for the requested regimes, often none.
+    /// Those that `--list` names for the requested regimes, which are often none.
     AsListed,
 }
 
-/// What has to be there before a figure runs.
+/// What a figure needs before it runs.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Needs {
     peers: Peers,
@@ -81,7 +81,7 @@ impl Needs {
         }
         let peers = |all| if asks("--python") { Peers::None } else { all };
         match figure.first().map(String::as_str) {
-            // by either of its names
+            // both names of the figure
             Some("cpu" | "encoder") => Self { peers: peers(Peers::All), ..Self::default() },
             Some("serve") => {
                 Self { peers: peers(Peers::AsListed), server: !asks("--turbo"), model: !asks("--published") }
@@ -91,7 +91,7 @@ impl Needs {
     }
 }
 
-/// What a figure is going to measure, a line for each regime.
+/// What a figure would measure, one line for each regime.
 fn list(workspace: &Workspace, figure: &[String]) -> Result<String> {
     let mut list = turbo_bench(workspace);
     list.args(figure).arg("--list").stderr(Stdio::inherit());
@@ -102,12 +102,12 @@ fn list(workspace: &Workspace, figure: &[String]) -> Result<String> {
     Ok(String::from_utf8_lossy(&listed.stdout).into_owned())
 }
 
-/// Whether a line of the list has other engines in it: `minilm others-short, beside ort, ov`.
+/// Whether a line of the list names other engines: `minilm others-short, beside ort, ov`.
 fn names_peers(line: &str) -> bool {
     line.contains(", beside ")
 }
 
-/// `turbo-bench`, built in release if need be, run from the workspace root.
+/// A command that runs `turbo-bench` from the workspace root, and builds it in release first if necessary.
 pub(crate) fn turbo_bench(workspace: &Workspace) -> Command {
     let mut cargo = workspace.cargo();
     cargo.args(["run", "--quiet", "--release", "--package", "turbo-bench", "--"]);
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(needs("serve --python p --turbo=t"), Needs { model: true, ..Needs::default() });
     }
 
-    /// turbo-bench tests that it prints such lines.
+    /// A test of turbo-bench checks that it prints such lines.
     #[test]
     fn a_regime_without_other_engines_needs_none() {
         assert!(names_peers("minilm others-short, beside ort, ov"));

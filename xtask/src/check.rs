@@ -1,6 +1,6 @@
-//! `cargo xtask check`: all that a review expects besides the tests.
+//! `cargo xtask check`: everything that a review expects besides the tests.
 //!
-//! Every step runs, also after a failure, so that one run tells everything; each prints its seconds.
+//! All steps run, even after a failure, so that one run shows everything. Each prints its seconds.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     verify_packages: bool,
 }
 
-/// How a step went.
+/// The result of a step.
 struct Outcome {
     name: String,
     took: Duration,
@@ -35,7 +35,7 @@ struct Outcome {
 /// Runs all steps.
 ///
 /// # Errors
-/// When a step failed, after all of them ran.
+/// When a step failed; all steps have run by then.
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let mut outcomes = Vec::new();
     let mut step = |name: &str, work: &dyn Fn() -> Result<()>| {
@@ -79,7 +79,7 @@ fn cargo(workspace: &Workspace, arguments: &[&str]) -> Result<()> {
     process::run(workspace.cargo().args(arguments))
 }
 
-/// The parts of Rust that a minimal installation lacks.
+/// Checks for the parts of Rust that a minimal installation lacks.
 fn tools(workspace: &Workspace) -> Result<()> {
     for (subcommand, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
         let found = workspace.cargo().args([subcommand, "--version"]).output()?;
@@ -90,13 +90,14 @@ fn tools(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// `cargo check` and more; unlike it, it can refuse warnings without rebuilding the dependencies.
+/// Runs clippy, which includes `cargo check`; unlike that, it can refuse warnings without rebuilding the dependencies.
 fn clippy(workspace: &Workspace, what: &[&str]) -> Result<()> {
     cargo(workspace, &[&["clippy", "--quiet"], what, &["--", "--deny", "warnings"]].concat())
 }
 
-/// Other processors and systems, and what is type-checked for them: the portable path has to stay portable, and a user
-/// of a library may have another system. The server's TLS wants a C compiler for each, so it is not among them.
+/// Other processors and systems, and the packages that are type-checked for them: the portable path has to stay
+/// portable, and a user of a library may have another system. The server is not among them, because its TLS needs a C
+/// compiler for each target.
 const ELSEWHERE: [(&str, &[&str]); 3] = [
     ("aarch64-unknown-linux-gnu", &["turbo-kernels"]),
     ("aarch64-apple-darwin", &["turbo-models", "turbo-sched"]),
@@ -105,7 +106,8 @@ const ELSEWHERE: [(&str, &[&str]); 3] = [
 
 /// Type-checks `packages`, and the crates that they use, for `target`.
 ///
-/// Rust's standard library for it is one more download; where that cannot be had, the step says so and passes.
+/// This needs a download of Rust's standard library for the target. If that is not available, the step says so and
+/// passes.
 fn elsewhere(workspace: &Workspace, target: &str, packages: &[&str]) -> Result<()> {
     let installed =
         Command::new("rustup").args(["target", "add", target]).current_dir(&workspace.root).output();
@@ -132,19 +134,19 @@ fn drawn_arrows(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Reads every shell and Python script as its interpreter would, without running it.
+/// Parses every shell and Python script, without running it.
 fn scripts(workspace: &Workspace) -> Result<()> {
     let Sources { shell, python, .. } = Sources::of(workspace)?;
     for script in shell {
         process::run(Command::new("bash").arg("-n").arg(script))?;
     }
-    // compile() instead of py_compile: that one leaves files behind
+    // compile() instead of py_compile, which leaves files behind
     let compile =
         "import sys\nfor path in sys.argv[1:]: compile(open(path, encoding='utf-8').read(), path, 'exec')";
     process::run(Command::new("python3").arg("-c").arg(compile).args(python))
 }
 
-/// Every file of Rust says in its first line what it is for.
+/// Checks that every Rust file says in its first line what it is for.
 fn heads(workspace: &Workspace) -> Result<()> {
     let mut silent = Vec::new();
     for file in Sources::of(workspace)?.rust {
@@ -159,7 +161,7 @@ fn heads(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// The source files of a checkout, without generated ones, by language.
+/// The source files of a checkout by language, without generated files.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sources {
     rust: Vec<PathBuf>,
@@ -172,7 +174,8 @@ impl Sources {
         Self::below(&workspace.root, &[&workspace.target, &workspace.models_dir()])
     }
 
-    /// All files below `root`, apart from `skipped` folders and hidden ones (environments, git); `.ci` is ours.
+    /// All source files below `root`, except those in `skipped` or hidden folders (environments, git); `.ci/run` is
+    /// included.
     fn below(root: &Path, skipped: &[&Path]) -> Result<Self> {
         let mut found = Self { shell: vec![root.join(".ci/run")], ..Self::default() };
         let mut waiting = vec![root.to_path_buf()];
@@ -194,7 +197,7 @@ impl Sources {
     }
 }
 
-/// A line for each step, and one for all.
+/// A line for each step, and one for the total.
 fn summary(outcomes: &[Outcome]) -> String {
     let mut text = String::new();
     for Outcome { name, took, passed } in outcomes {

@@ -1,6 +1,6 @@
-//! `cargo xtask demo`: from nothing to a real model that answers real text over HTTP.
+//! `cargo xtask demo`: from a fresh checkout to a real model that answers real text over HTTP.
 //!
-//! build → fetch the model → start the server → embed a dozen sentences → print how alike they are → keep serving.
+//! build → fetch the model → start the server → embed a dozen sentences → print how similar they are → keep serving.
 
 mod client;
 mod sentences;
@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
 /// Runs the demonstration.
 ///
 /// # Errors
-/// When a stage fails, when the sentences do not find their partners, or when the server does not end cleanly.
+/// When a stage fails, a sentence is not nearest to its paraphrase, or the server does not end cleanly.
 pub(crate) fn run(workspace: &Workspace, progress: Progress, arguments: &Arguments) -> Result<()> {
     let binary = match &arguments.turbo {
         Some(path) => path.clone(),
@@ -82,7 +82,7 @@ pub(crate) fn run(workspace: &Workspace, progress: Progress, arguments: &Argumen
     server.stop()
 }
 
-/// What to type while the server runs.
+/// Commands to try while the server runs.
 fn next_steps(address: &str) -> String {
     format!(
         "\nThe server is at {address}. Try it from another terminal:\n\n\

@@ -25,7 +25,7 @@ pub(crate) fn sha256_of(path: &Path) -> Result<String> {
     }
 }
 
-/// The digest of every file below `folder`, by its path relative to it; empty if there is no such folder.
+/// The digest of every file below `folder`, by its path relative to `folder`; empty if there is no such folder.
 ///
 /// # Errors
 /// When a file or folder cannot be read.

@@ -1,8 +1,8 @@
-//! `cargo xtask golden`: the fixtures under `turbo-models/tests/data`, made anew by the reference implementation.
+//! `cargo xtask golden`: makes the fixtures under `turbo-models/tests/data` anew with the reference implementation.
 //!
 //! In: `reference/make_references.py` and the exact versions in `reference/requirements.txt`. Out: the folders of
-//! [`FIXTURES`], and a list of what changed. On one machine the same script gives the same bytes, so a change
-//! that was not intended shows at once.
+//! [`FIXTURES`], and a list of what changed. On one machine the same script gives the same bytes, so an unintended
+//! change shows at once.
 
 use std::collections::BTreeMap;
 use std::env::var_os;
@@ -16,7 +16,7 @@ use crate::digest::{files_below, sha256_of};
 use crate::process;
 use crate::workspace::Workspace;
 
-/// What the tests use. The script knows more: models that are not supported yet.
+/// The fixtures that the tests use. The script knows more, for models that are not supported yet.
 const FIXTURES: [&str; 108] = [
     "bert-base",
     "bert-relu",
@@ -168,12 +168,12 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The python of `.venv-reference`, made first where the requirements are not installed yet.
+/// The Python of `.venv-reference`. The environment is made first if the requirements are not installed yet.
 fn environment(workspace: &Workspace) -> Result<PathBuf> {
     let home = workspace.root.join(".venv-reference");
     let python = home.join("bin/python");
     let requirements = workspace.root.join("reference/requirements.txt");
-    // written last: an interrupted installation is taken up again
+    // written last, so that an interrupted installation is resumed
     let installed = home.join("requirements.sha256");
     let wanted = sha256_of(&requirements)?;
     if fs::read_to_string(&installed).is_ok_and(|found| found == wanted) {
@@ -189,7 +189,7 @@ fn environment(workspace: &Workspace) -> Result<PathBuf> {
     Ok(python)
 }
 
-/// One line for each file that differs, then a summary.
+/// One line for each file that differs, and a summary.
 fn report(before: &BTreeMap<PathBuf, String>, after: &BTreeMap<PathBuf, String>) -> String {
     let mut lines = String::new();
     let mut line = |what: &str, path: &Path| lines += &format!("{what:8} {}\n", path.display());

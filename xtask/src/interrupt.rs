@@ -1,4 +1,4 @@
-//! Ctrl-C, SIGTERM and SIGHUP, counted: a loop that waits polls the count and cleans up before it ends.
+//! Counts Ctrl-C, SIGTERM and SIGHUP: a waiting loop polls the count, and cleans up before the program ends.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 static LISTENING: AtomicBool = AtomicBool::new(false);
 static RECEIVED: AtomicUsize = AtomicUsize::new(0);
 
-/// From now on a signal is counted instead of ending the process. May be called more than once.
+/// Makes signals be counted from now on, instead of ending the process. May be called more than once.
 ///
 /// # Errors
 /// When the system refuses the handler.
@@ -27,7 +27,7 @@ pub(crate) fn received() -> usize {
     RECEIVED.load(Ordering::SeqCst)
 }
 
-/// The error of work that a signal cut short.
+/// The error of work that a signal interrupted.
 #[derive(Debug)]
 pub(crate) struct Interrupted;
 
@@ -39,6 +39,8 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
+/// Fails if work was interrupted.
+///
 /// # Errors
 /// [`Interrupted`] if a signal came since [`listen`].
 pub(crate) fn check() -> Result<(), Interrupted> {

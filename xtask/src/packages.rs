@@ -1,9 +1,9 @@
-//! The packages as `cargo publish` would make them, and whether what is in the archives builds.
+//! Makes the packages as `cargo publish` would, and checks that the contents of the archives build.
 //!
-//! `cargo package` can build the archives itself, but through a registry of its own whose unpacked sources
-//! stay in `CARGO_HOME` under the path of the checkout and the version: another checkout at the same path, at
-//! the same version, would be given the older sources. So the archives are unpacked into a workspace like ours
-//! and checked there, which also finds the dependencies built already.
+//! `cargo package` can build the archives itself, but it uses a registry of its own whose unpacked sources stay in
+//! `CARGO_HOME`, under the path of the checkout and the version. Another checkout at the same path and version would
+//! get the older sources. So the archives are unpacked into a workspace like ours and checked there, which also reuses
+//! the dependencies that are built already.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use crate::process;
 use crate::workspace::{Crate, Workspace};
 
-/// Makes every package's archive; with `build`, checks that each compiles from what its archive holds.
+/// Makes every package's archive. With `build`, checks that each package compiles from the contents of its archive.
 ///
 /// # Errors
 /// When an archive cannot be made, or lacks a file that its crate needs.
@@ -29,7 +29,7 @@ pub(crate) fn run(workspace: &Workspace, build: bool) -> Result<()> {
     Ok(())
 }
 
-/// A workspace at `beside` whose members are the unpacked archives.
+/// Makes a workspace at `beside` whose members are the unpacked archives.
 fn unpack(workspace: &Workspace, beside: &Path) -> Result<()> {
     if beside.exists() {
         fs::remove_dir_all(beside).with_context(|| format!("cannot empty {}", beside.display()))?;
@@ -44,14 +44,16 @@ fn unpack(workspace: &Workspace, beside: &Path) -> Result<()> {
         fs::create_dir(&folder)?;
         let archive = workspace.target.join("package").join(format!("{name}-{version}.crate"));
         let mut tar = Command::new("tar");
-        // In archives all files have one age, by which cargo would take yesterday's build for today's (`m`).
+        // `m` sets no times from the archive: there all files have one age, and cargo would take yesterday's build for
+        // today's.
         tar.args(["--strip-components=1", "-xmzf"]).arg(archive).arg("-C").arg(folder);
         process::run(&mut tar)?;
     }
     Ok(())
 }
 
-/// Checks all members of `beside`; a package in an archive names the others by version, here they stand beside it.
+/// A command that checks all members of `beside`. A package in an archive names the others by version; the patches make
+/// these names mean the folders beside it.
 fn check(workspace: &Workspace, beside: &Path) -> Command {
     let mut check = workspace.cargo();
     check

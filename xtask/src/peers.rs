@@ -1,4 +1,4 @@
-//! The Python that has the engines which turbo is compared with: given, or made once in an ignored folder.
+//! The Python with the engines that turbo is compared with: given by the user, or made once in an ignored folder.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,13 +10,13 @@ use crate::digest::sha256_of;
 use crate::process;
 use crate::workspace::Workspace;
 
-/// Says which Python to use instead of making one; turbo-bench reads it too.
+/// The variable that names a Python to use instead of making one; turbo-bench reads it too.
 pub(crate) const VARIABLE: &str = "TURBO_PEERS_PYTHON";
 
 /// The Python of `TURBO_PEERS_PYTHON`, or the one below `turbo-bench/peers`, made first if its requirements changed.
 ///
 /// # Errors
-/// When the one that is given does not start, or making one fails.
+/// When the given one does not start, or making one fails.
 pub(crate) fn python(workspace: &Workspace) -> Result<PathBuf> {
     if let Some(given) = std::env::var_os(VARIABLE).filter(|given| !given.is_empty()) {
         let given = PathBuf::from(given);
@@ -30,7 +30,7 @@ pub(crate) fn python(workspace: &Workspace) -> Result<PathBuf> {
     }
     let peers = workspace.root.join("turbo-bench/peers");
     let (home, setup) = (peers.join(".peers"), peers.join("setup.sh"));
-    // What was installed follows from these two files.
+    // These two files determine what is installed.
     let wanted = format!("{} {}\n", sha256_of(&peers.join("requirements.txt"))?, sha256_of(&setup)?);
     let (stamp, python) = (home.join("installed"), home.join("venv/bin/python"));
     if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) && python.exists() {

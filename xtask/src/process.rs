@@ -1,4 +1,4 @@
-//! Other programs: started, waited for, ended.
+//! Starts other programs, waits for them, and ends them.
 
 use std::process::{Child, Command, ExitStatus};
 use std::thread::sleep;
@@ -9,16 +9,16 @@ use anyhow::{Context, Result, bail};
 /// How often a waiting loop looks.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
 
-/// The command as one would type it.
+/// The command as a user would type it.
 pub(crate) fn line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// Runs a command whose output is the user's to see.
+/// Runs a command whose output the user sees.
 ///
 /// # Errors
-/// When it cannot be started or fails; the message has the command line.
+/// When it cannot be started or fails. The message has the command line.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start `{}`", line(command)))?;
     if !status.success() {
@@ -27,7 +27,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Asks a child to end (SIGTERM), and ends it when it has not done so after `patience` or when `hurry` says so.
+/// Asks a child to end (SIGTERM), and kills it if it has not ended after `patience`, or as soon as `hurry` says so.
 ///
 /// # Errors
 /// When the child's status cannot be read.
@@ -48,7 +48,7 @@ pub(crate) fn end(child: &mut Child, patience: Duration, hurry: impl Fn() -> boo
 
 #[cfg(unix)]
 fn ask_to_end(child: &mut Child) {
-    // The standard library only knows SIGKILL, and small systems have `kill` in the shell only.
+    // The standard library only has SIGKILL, and small systems have `kill` only in the shell.
     // A failure means that the child is gone already.
     let _ = Command::new("sh").args(["-c", &format!("kill -TERM {}", child.id())]).status();
 }
@@ -68,7 +68,7 @@ mod tests {
     fn shell(script: &str) -> Child {
         let mut child =
             Command::new("sh").args(["-c", script]).stdout(std::process::Stdio::piped()).spawn().unwrap();
-        // its one line says that it handles signals by now
+        // the one line that it prints says that it handles signals now
         let mut line = String::new();
         std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
             .unwrap();

@@ -1,17 +1,17 @@
-//! What is going on, on standard error: bars on a terminal, plain lines elsewhere.
+//! Progress on standard error: bars on a terminal, plain lines elsewhere.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How progress is shown; chosen once from the command line.
+/// How progress is shown; chosen once, from the command line.
 #[derive(Clone, Copy)]
 pub(crate) struct Progress {
     bars: bool,
 }
 
 impl Progress {
-    /// Bars, unless they are refused or standard error is no terminal.
+    /// Shows bars, unless they are refused or standard error is not a terminal.
     pub(crate) fn new(refused: bool) -> Self {
         Self { bars: !refused && !ProgressDrawTarget::stderr().is_hidden() }
     }

@@ -1,4 +1,4 @@
-//! The workspace as `cargo metadata` describes it: where it is, its crates, and which uses which.
+//! The workspace as `cargo metadata` describes it: its place, its crates, and their dependencies.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub(crate) struct Crate {
     pub(crate) version: String,
     /// Features other than `default`, in alphabetical order.
     pub(crate) features: Vec<String>,
-    /// Packages it depends on, of every kind (normal, dev, build), whether ours or not.
+    /// Packages that it depends on, of every kind (normal, dev, build), whether in this workspace or not.
     pub(crate) dependencies: Vec<String>,
 }
 
@@ -57,15 +57,15 @@ impl Workspace {
         }
     }
 
-    /// The cargo that runs us, to be started in the root.
+    /// The cargo that runs this program, to be started in the root.
     pub(crate) fn cargo(&self) -> Command {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.current_dir(&self.root);
         command
     }
 
-    /// Builds a program by `cargo build` with these arguments, with cargo's output for the user to see; returns where it
-    /// is, which settings of cargo's decide (`CARGO_BUILD_TARGET`).
+    /// Builds a program by `cargo build` with these arguments, and lets the user see cargo's output. Returns where the
+    /// program is, which depends on cargo's settings (`CARGO_BUILD_TARGET`).
     ///
     /// # Errors
     /// When it does not build.
@@ -80,13 +80,13 @@ impl Workspace {
         program.with_context(|| format!("`{}` built no program", process::line(&cargo)))
     }
 
-    /// `path` as one would type it in the root.
+    /// `path` as a user would type it in the root.
     pub(crate) fn display(&self, path: &std::path::Path) -> String {
         path.strip_prefix(&self.root).unwrap_or(path).display().to_string()
     }
 }
 
-/// The program among what cargo says that it has built, if there is one.
+/// The program among the artifacts that cargo reports, if there is one.
 fn built(messages: impl BufRead) -> Result<Option<PathBuf>> {
     let mut program = None;
     for message in Message::parse_stream(messages) {
@@ -107,7 +107,8 @@ impl Crate {
         }
     }
 
-    /// The sets of features that must build alone, as arguments of cargo: the default, none, each by itself.
+    /// The sets of features with which the crate must build alone, as arguments of cargo: the default, none, and each
+    /// by itself.
     pub(crate) fn feature_sets(&self) -> Vec<Vec<String>> {
         let mut sets = vec![vec![]];
         if !self.features.is_empty() {

@@ -1,4 +1,4 @@
-//! What each family writes into `config.json`, and how it calls its tensors.
+//! The `config.json` of each family, and the names and shapes of its tensors.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::{
     file::{Dtype, Tensor, Values},
 };
 
-/// The sizes that most encoders have.
+/// The sizes that most encoders are described by.
 pub(super) struct Sizes {
     layers: usize,
     hidden: usize,
@@ -312,7 +312,7 @@ impl Sizes {
         self.nomic_shape(own, tensors)
     }
 
-    /// What both versions of Nomic BERT say alike, and what one says itself.
+    /// A shape of Nomic BERT: the fields that both versions share, and `own`, those of one version.
     fn nomic_shape(&self, own: Value, tensors: Tensors) -> Shape {
         let mut config = json!({
             "model_type": "nomic_bert",
@@ -462,7 +462,7 @@ pub(super) fn qwen3_small() -> Shape {
     Shape { config, dtype: Dtype::Bf16, tensors: tensors.0 }
 }
 
-/// Puts the fields of `own` into `config`, over those it has.
+/// Puts the fields of `own` into `config`, and replaces those of the same name.
 fn merge(config: &mut Value, own: Value) {
     if let (Value::Object(config), Value::Object(own)) = (config, own) {
         config.extend(own);

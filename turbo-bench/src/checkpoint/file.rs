@@ -1,7 +1,7 @@
-//! A safetensors file of random values, written as a stream: names and shapes first, then block after block.
+//! A safetensors file of random values, written as a stream: names and shapes first, then the values, block by block.
 //!
-//! The format: eight bytes with the length of the header, a JSON header padded with spaces, the values of every tensor
-//! in the order of their offsets. The values of a tensor depend on its name and the seed alone.
+//! The format is eight bytes with the length of the header, a JSON header padded with spaces, and the values of every
+//! tensor in the order of their offsets. The values of a tensor depend only on its name and the seed.
 
 use std::{
     fs::File,
@@ -13,9 +13,10 @@ use serde_json::{Map, Value, json};
 
 use crate::workload::SplitMix;
 
-/// Values are made and written so many at a time.
+/// Values that are made and written at a time.
 const BLOCK: u64 = 1 << 16;
-/// Half the width of the values around a centre; 0.02 is the standard deviation that BERT is initialised with.
+/// Half the width of the interval of values around their centre. Its standard deviation is the 0.02 that BERT is
+/// initialised with.
 const SPREAD: f32 = 0.02 * 1.732_050_8;
 
 /// Type of stored values.
@@ -41,9 +42,9 @@ pub enum Values {
 pub struct Tensor {
     /// As published.
     pub name: String,
-    /// Sizes, the last of neighbouring values.
+    /// Sizes, the last one that of neighbouring values.
     pub shape: Vec<usize>,
-    /// What it will hold.
+    /// The values that it will hold.
     pub values: Values,
 }
 
@@ -80,7 +81,7 @@ impl Dtype {
     }
 }
 
-/// Writes `path`, and tells `progress` the bytes of each block.
+/// Writes `path`, and calls `progress` with the bytes of each block.
 ///
 /// # Errors
 /// When the file cannot be written.
@@ -109,7 +110,7 @@ pub(super) fn write(
     file.into_inner()?.sync_all()
 }
 
-/// The same file with holes in place of the values, which read as zero and take no space.
+/// Writes the same file with holes in place of the values, which read as zeros and take no space.
 ///
 /// # Errors
 /// When the file cannot be written.
@@ -122,7 +123,7 @@ pub(super) fn write_holes(path: &Path, dtype: Dtype, tensors: &[Tensor]) -> io::
     file.set_len(header.len() as u64 + values * dtype.size())
 }
 
-/// Whether `path` is what [`write`] would write, going by its header and its length.
+/// Whether `path` is what [`write`] would write, judged by its header and its length.
 ///
 /// # Errors
 /// When the file cannot be read.
@@ -138,7 +139,8 @@ pub(super) fn is_written(path: &Path, dtype: Dtype, tensors: &[Tensor], seed: u6
     Ok(found == expected)
 }
 
-/// Length and names, shapes and places, padded so that values are aligned to eight bytes.
+/// The length of the header, and the header: names, shapes and offsets, padded so that values are aligned to eight
+/// bytes.
 fn header(dtype: Dtype, tensors: &[Tensor], seed: u64) -> io::Result<Vec<u8>> {
     let (mut entries, mut offset) = (Map::new(), 0);
     let about = json!({ "format": "pt", "seed": seed.to_string() }); // transformers insists on a format
@@ -154,11 +156,11 @@ fn header(dtype: Dtype, tensors: &[Tensor], seed: u64) -> io::Result<Vec<u8>> {
     Ok([&(json.len() as u64).to_le_bytes()[..], &json].concat())
 }
 
-/// Values that look random, the same on every machine.
+/// Pseudorandom values, the same on every machine.
 struct Random(SplitMix);
 
 impl Random {
-    /// The values of the tensor `name`: a stream of its own, by the hash of its name (FNV-1a).
+    /// The stream of values of the tensor `name`, by the hash of that name (FNV-1a).
     fn of(seed: u64, name: &str) -> Self {
         let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         Self(SplitMix(name.bytes().fold(0xcbf2_9ce4_8422_2325 ^ seed, hash)))

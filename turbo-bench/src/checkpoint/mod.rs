@@ -1,11 +1,11 @@
-//! Checkpoints of a named shape with random weights: timing needs the sizes, not the knowledge.
+//! Checkpoints of a named shape with random weights: timing needs the sizes of a model, not its trained values.
 //!
 //! ```text
 //! Model ──shape──▶ config.json, names and shapes of tensors ──write──▶ a folder that turbo and transformers load
 //! ```
 //!
-//! Tensors are called as in the published checkpoint, so that the reference implementation's `from_pretrained` finds
-//! every one of them. All of them are random, biases and gains too: zeros and ones would hide a loader that drops them.
+//! Tensors have the names of the published checkpoint, so that the reference implementation's `from_pretrained` finds
+//! all of them. All are random, even biases and gains: zeros and ones would hide a loader that drops them.
 
 mod families;
 mod file;
@@ -55,19 +55,19 @@ pub enum Model {
     Qwen3Small,
 }
 
-/// What a checkpoint consists of before it has values.
+/// A checkpoint before it has values.
 #[derive(Clone, Debug)]
 pub struct Shape {
     /// `config.json`.
     pub config: Value,
-    /// Type that the weights are stored in.
+    /// Type of the stored weights.
     pub dtype: Dtype,
     /// Names and shapes, as published.
     pub tensors: Vec<Tensor>,
 }
 
 impl Model {
-    /// What people call it, and what its folder is called.
+    /// Its name, which is also that of its folder.
     pub fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
@@ -115,8 +115,8 @@ impl Shape {
         config.as_ref() == Some(&self.config) && weights.unwrap_or(false)
     }
 
-    /// Makes sure that the folder `dir` is this checkpoint with this seed: it appears complete or not at all, and is
-    /// left alone where it is there already. Says whether it was written.
+    /// Makes sure that the folder `dir` is this checkpoint with this seed. The folder appears complete or not at all.
+    /// If it is there already, it is left alone. Returns whether it was written.
     ///
     /// # Errors
     /// When `dir` is something else, or cannot be written.
@@ -143,18 +143,18 @@ impl Shape {
         self.tensors.iter().map(|tensor| tensor.len() * self.dtype.size()).sum()
     }
 
-    /// Ids are below this.
+    /// The size of the vocabulary; ids are below it.
     pub fn vocab_size(&self) -> usize {
         self.config["vocab_size"].as_u64().unwrap_or(0) as usize
     }
 }
 
-/// What the names of scratch folders begin with, and no other name.
+/// Prefix of the names of scratch folders, and of no other name.
 const SCRATCH: &str = ".turbo-random-checkpoint-";
-/// A scratch folder that is older is abandoned: no checkpoint takes so long to write.
+/// A scratch folder older than this is abandoned: no checkpoint takes so long to write.
 const ABANDONED: Duration = Duration::from_hours(1);
 
-/// Removes scratch folders of writers that were killed. What cannot be removed stays, which does no harm.
+/// Removes the scratch folders of writers that were killed. A folder that cannot be removed stays, which does no harm.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let is_scratch = entry.file_name().to_string_lossy().starts_with(SCRATCH);
@@ -166,7 +166,7 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// A scratch folder is its owner's alone; a model need not be.
+/// Lets everyone read a model: a scratch folder is its owner's alone.
 fn readable_by_all(dir: &Path) -> io::Result<()> {
     #[cfg(unix)]
     fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
@@ -181,7 +181,8 @@ mod tests {
 
     use super::*;
 
-    /// Opening checks every tensor's name and shape. Holes in place of the values: most of these models are large.
+    /// Opening checks every tensor's name and shape. The files have holes in place of the values, since most of these
+    /// models are large.
     #[test]
     fn every_model_opens() {
         for model in Model::value_variants() {

@@ -1,7 +1,7 @@
-//! Servers that end with this program even if it is killed, except for one that it has started that very moment.
+//! Servers that end with this program even if it is killed, except for one that was started at that very moment.
 //!
-//! Linux can kill a process when the thread that has started it ends, if the process requests it, and exec keeps the
-//! request. So a server is started through this program, which makes the request and becomes the server, under the same
+//! Linux kills a process when the thread that started it ends, if the process requests that; exec keeps the request. So
+//! a server is started through this program, which makes the request and then becomes the server, under the same
 //! process id. On other systems servers outlive a killed program.
 
 #[cfg(target_os = "linux")]
@@ -10,10 +10,10 @@ use std::{ffi::OsStr, process::Command};
 
 use super::own;
 
-/// What the command line calls [`turn_into`].
+/// The subcommand of [`turn_into`].
 const NAME: &str = "bound";
 
-/// `program`, to be started from a thread that lasts as long as it is needed.
+/// A command for `program`. It has to be started from a thread that lasts as long as the program is needed.
 pub(crate) fn bound(program: impl AsRef<OsStr>) -> Command {
     match own() {
         Ok(mut own) if cfg!(target_os = "linux") => {
@@ -24,7 +24,8 @@ pub(crate) fn bound(program: impl AsRef<OsStr>) -> Command {
     }
 }
 
-/// Becomes the program that is the first of `words`, called with the others. Gives why that cannot be.
+/// Becomes the program that is the first of `words`, called with the others. Returns only if that fails, with the
+/// reason.
 #[cfg(target_os = "linux")]
 pub(crate) fn turn_into(words: &[OsString]) -> anyhow::Error {
     use std::os::unix::process::CommandExt;

@@ -1,4 +1,4 @@
-//! What every comparison lets one choose: regimes, rounds, and where its record goes.
+//! The options of every comparison: regimes, rounds, and where its record goes.
 
 use std::{
     io::{self, Write},
@@ -11,7 +11,7 @@ use clap::Args;
 use serde::de::DeserializeOwned;
 use turbo_bench::{figures::rounds::Rounds, record::Record};
 
-/// Where the records are that are shown.
+/// The folder of the published records.
 const RESULTS: &str = "turbo-bench/results";
 
 #[derive(Args)]
@@ -46,7 +46,7 @@ impl Choice {
         self.out.as_deref().unwrap_or(Path::new(RESULTS))
     }
 
-    /// What an earlier run has found of `figure` and left in `folder`, if there was one.
+    /// The record of `figure` that an earlier run left in `folder`, if there is one.
     ///
     /// # Errors
     /// When it cannot be read, or there is none to render.
@@ -63,18 +63,18 @@ impl Choice {
         file.exists().then(|| Record::read(&file)).transpose()
     }
 
-    /// How often everything is measured, in so many minutes where no number is given.
+    /// The rounds: the given number, or as many as fit into so many minutes.
     pub(crate) fn rounds(&self, minutes: f64) -> Rounds {
         self.rounds.map_or(Rounds::Budget(60.0 * minutes), |rounds| Rounds::Fixed(rounds.get()))
     }
 
-    /// Prints titles, a line each.
+    /// Prints titles, one a line.
     ///
     /// # Errors
     /// When they cannot be written.
     pub(crate) fn print(titles: impl IntoIterator<Item = String>) -> Result<()> {
         let mut out = io::stdout().lock();
-        // a reader that has seen enough is no error
+        // a reader that has seen enough is not an error
         match titles.into_iter().try_for_each(|title| writeln!(out, "{title}")) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot print"),
             _ => Ok(()),

@@ -42,10 +42,10 @@ pub(crate) struct Arguments {
     choice: Choice,
 }
 
-/// Where the record is shown, too.
+/// The file whose tables show the record too.
 const README: &str = "README.md";
 
-/// Compares, and writes what it found.
+/// Runs the comparison, and writes what it found.
 ///
 /// # Errors
 /// When an engine is missing, or computes something else.
@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 impl Arguments {
-    /// What is to be measured.
+    /// The regimes that are to be measured.
     fn regimes(&self, record: Option<&Comparison>) -> Result<Vec<Regime>> {
         let mut regimes = regime::all();
         let selection = Selection::new(self.choice.only.clone(), regimes.iter().map(Regime::words));
@@ -113,7 +113,7 @@ impl Arguments {
         Ok(regimes)
     }
 
-    /// Where what is measured on this processor goes.
+    /// The folder for the record of this processor.
     fn folder(&self) -> Result<PathBuf> {
         if self.choice.out.is_some() {
             return Ok(self.choice.folder().to_owned());
@@ -126,7 +126,7 @@ impl Arguments {
         Ok(folder)
     }
 
-    /// Writes everything but the record, of one that is elsewhere or of every processor.
+    /// Writes everything except the record, for every processor in the folder that the choice names.
     fn render(&self) -> Result<()> {
         let results = self.choice.folder();
         for other in place::others(results)? {
@@ -136,7 +136,7 @@ impl Arguments {
         self.choice.record(results, "cpu")?.map_or(Ok(()), |record| self.show(&record, results))
     }
 
-    /// Writes a record, and what shows it.
+    /// Writes a record, and the pages and tables that show it.
     fn show(&self, record: &Comparison, out: &Path) -> Result<()> {
         cpu::write(record, out)?;
         if self.choice.out.is_some() {
@@ -146,11 +146,11 @@ impl Arguments {
         if out == results {
             return cpu::write_into(Path::new(README), record);
         }
-        // which has a link to it
+        // the main page has a link to it
         self.choice.record(results, "cpu")?.map_or(Ok(()), |first| cpu::write(&first, results))
     }
 
-    /// The checkpoints, and what the other engines make of them.
+    /// Makes the checkpoints, and what the other engines load.
     fn prepare(&self, regimes: &[Regime]) -> Result<()> {
         neighbour(regimes, || self.disturb())?;
         let mut models: Vec<&str> = Vec::new();
@@ -217,7 +217,8 @@ impl Stage for Arguments {
     }
 }
 
-/// Makes sure that there can be a neighbour where a regime wants one, which would show only when its turn has come.
+/// Makes sure that a neighbour can be started if a regime wants one. Otherwise a failure would show only when its turn
+/// has come.
 fn neighbour(regimes: &[Regime], start: impl FnOnce() -> Result<Disturbance>) -> Result<()> {
     let Some(regime) = regimes.iter().find(|regime| matches!(regime.work, Work::Scaling(_))) else {
         return Ok(());
@@ -226,14 +227,14 @@ fn neighbour(regimes: &[Regime], start: impl FnOnce() -> Result<Disturbance>) ->
     start().map(drop).with_context(cannot)
 }
 
-/// The first core that a process may use, of its `/proc/PID/status`: no neighbour disturbs from a core that the engines
-/// never see.
+/// The first core that a process may use, from its `/proc/PID/status`. A neighbour on a core that the engines never use
+/// would not disturb them.
 fn first_core(status: &str) -> Option<&str> {
     let cores = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
     cores.trim().split([',', '-']).next().filter(|core| !core.is_empty())
 }
 
-/// What the scripts call an engine's way to compute.
+/// The scripts' name for a way in which an engine computes.
 fn variant(rival: &str, precision: Precision) -> Result<&'static str> {
     Ok(match (rival, precision) {
         ("ort", Precision::F32) => "fused",

@@ -1,4 +1,4 @@
-//! The other engines: their Python, their scripts, and what they load.
+//! The other engines: their Python, their scripts, and the files that they load.
 
 use std::{
     path::{Path, PathBuf},
@@ -22,7 +22,7 @@ pub(crate) struct Engines {
     models: PathBuf,
 }
 
-/// Each thing that an engine loads, as the script that makes it calls it, and the last file that it writes.
+/// The steps of the script that makes what engines load: each step's name, and the last file that it writes.
 const MADE: [(&str, &str); 4] = [
     ("onnx", "onnx/model.onnx"),
     ("fused", "onnx/fused.onnx"),
@@ -30,7 +30,7 @@ const MADE: [(&str, &str); 4] = [
     ("ct2", "ct2/config.json"),
 ];
 
-/// Of [`MADE`] what an engine loads that computes so, and what that is made from.
+/// The steps of [`MADE`] that an engine needs to compute at a precision: what it loads, and what that is made from.
 fn steps(rival: &str, precision: Precision) -> &'static [&'static str] {
     match (rival, precision) {
         ("ov", _) => &["onnx"],
@@ -43,7 +43,7 @@ fn steps(rival: &str, precision: Precision) -> &'static [&'static str] {
 }
 
 impl Engines {
-    /// The folder of what engines load of a model.
+    /// The folder with what engines load of a model.
     pub(crate) fn base(&self, model: &str) -> PathBuf {
         self.models.join(model)
     }
@@ -53,7 +53,7 @@ impl Engines {
         self.base(model).join("hf")
     }
 
-    /// One of the scripts, to be given its arguments.
+    /// The command of a script, without its arguments.
     ///
     /// # Errors
     /// When no Python is given.
@@ -66,7 +66,7 @@ impl Engines {
         Ok(command)
     }
 
-    /// Makes a model's checkpoint, with random weights, and what is missing of what these engines load.
+    /// Makes a model's checkpoint, with random weights, and whatever is missing of the files that these engines load.
     ///
     /// # Errors
     /// When it cannot be made.

@@ -93,7 +93,7 @@ struct Common {
     threads: Option<NonZeroUsize>,
 }
 
-/// Runs the program; what failed is printed.
+/// Runs the program, and prints an error if it fails.
 pub(crate) fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -132,7 +132,7 @@ fn run(cli: Cli) -> Result<()> {
     Ok(())
 }
 
-/// This program.
+/// A command that starts this program.
 fn own() -> Result<process::Command> {
     Ok(process::Command::new(std::env::current_exe().context("cannot tell where this program is")?))
 }

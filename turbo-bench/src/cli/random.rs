@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     models: PathBuf,
 }
 
-/// Writes it, and says where it is.
+/// Writes the checkpoint, and prints where it is.
 ///
 /// # Errors
 /// When it cannot be written, or something else is there.

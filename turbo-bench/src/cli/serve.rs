@@ -55,10 +55,10 @@ pub(crate) struct Arguments {
 
 /// The model whose words texts are made of.
 const WORDS: &str = "minilm";
-/// Until a server has loaded its model and measured what batches cost.
+/// How long a server may take to load its model and to measure what batches cost.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Measures, and writes what it found.
+/// Runs the measurements, and writes what they found.
 ///
 /// # Errors
 /// When a server is missing, or computes something else.
@@ -97,7 +97,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 impl Arguments {
-    /// What is to be measured.
+    /// The regimes that are to be measured.
     fn regimes(&self, record: Option<&Report>) -> Result<Vec<Regime>> {
         let mut regimes = regime::all()?;
         let selection = Selection::new(self.choice.only.clone(), regimes.iter().map(Regime::words));
@@ -139,22 +139,22 @@ impl Arguments {
     }
 }
 
-/// A time from a command line.
+/// Parses a time in seconds from the command line.
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.01..=3600.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds from 0.01 to 3600".to_owned())
 }
 
-/// Where everything is that the figure starts.
+/// All that the figure needs to start servers.
 struct Place<'a> {
     arguments: &'a Arguments,
     texts: Texts,
-    /// Packed weights, which all servers map, and costs where they are kept.
+    /// A folder for packed weights, which all servers map, and for costs where they are kept.
     scratch: tempfile::TempDir,
 }
 
 impl<'a> Place<'a> {
-    /// The checkpoints, what the other engines make of them, and the words.
+    /// Makes the checkpoints and what the other engines load, and reads the words.
     fn prepare(arguments: &'a Arguments, regimes: &[Regime]) -> Result<Self> {
         let turbo = &arguments.turbo;
         if !turbo.exists() {
@@ -180,7 +180,7 @@ impl<'a> Place<'a> {
         Ok(Self { arguments, texts, scratch })
     }
 
-    /// turbo with a model, before what tells servers apart.
+    /// The command of turbo with a model, without the arguments in which servers differ.
     fn turbo(&self, model: &str) -> Command {
         let mut command = bound(&self.arguments.turbo);
         isolate(&mut command, std::env::var_os);
@@ -191,7 +191,7 @@ impl<'a> Place<'a> {
         command
     }
 
-    /// The same that keeps neither answers nor costs, with a policy and a layout.
+    /// The same with a policy and a layout; the server keeps neither answers nor costs.
     fn forgetful(&self, model: &str, batching: &str, layout: &str) -> Command {
         let mut turbo = self.turbo(model);
         turbo.args(["--cache-bytes=0", "--cost-cache=off", "--batching", batching, "--layout", layout]);
@@ -202,8 +202,8 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Leaves a server of the environment what no argument says, and what the bare engine sees too: most of its variables are
-/// arguments, and a shell that happens to have one must not change what is measured.
+/// Clears the environment of a server except for what no argument can say and the bare engine sees too. Most of its
+/// variables stand for arguments, and one that happens to be set in a shell must not change what is measured.
 fn isolate(command: &mut Command, variable: impl Fn(&'static str) -> Option<OsString>) {
     command.env_clear();
     for name in ["PATH", Isa::VARIABLE] {
@@ -225,8 +225,8 @@ fn others(regime: &Regime) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A regime as `--list` prints it, with the other engines in it: by these `cargo xtask bench` knows whether it has to
-/// install them.
+/// A regime as `--list` prints it, with the other engines in it. From these `cargo xtask bench` knows whether it has to
+/// install any.
 fn listed(regime: &Regime) -> String {
     let others: Vec<&str> = others(regime).collect();
     match others.is_empty() {
@@ -235,7 +235,7 @@ fn listed(regime: &Regime) -> String {
     }
 }
 
-/// Texts of a padded batch at most, as the paper has it.
+/// The most texts of a padded batch, as in the paper.
 const PAPER_TEXTS: usize = 20;
 /// Tokens of the longest text that the models take.
 const LONGEST: usize = 512;
@@ -245,7 +245,7 @@ fn served(arguments: &Arguments, model: &str) -> PathBuf {
     arguments.engines.base(model).join("served")
 }
 
-/// Makes a folder of a checkpoint with the tokenizer file `words`; what is there already stays.
+/// Makes the folder `to` from a checkpoint and the tokenizer file `words`. Files that are there already stay.
 fn complete(checkpoint: &Path, words: &Path, to: &Path) -> Result<()> {
     let cannot = || format!("cannot make {}", to.display());
     fs::create_dir_all(to).with_context(cannot)?;

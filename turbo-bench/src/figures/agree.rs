@@ -1,41 +1,42 @@
-//! Before anything is timed: do all rivals compute the same?
+//! Checks that all rivals compute the same, before anything is timed.
 
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::rival::Rival;
 
-/// Sequences whose first and last vectors are compared: of different lengths, so that an engine that pads has to mask.
+/// Lengths of the sequences whose first and last vectors are compared. They differ, so that an engine that pads has to
+/// mask.
 pub(super) const LENS: [u32; 3] = [37, 11, 5];
 
-/// How near a rival's vectors are to those of turbo in f32.
+/// How close a rival's vectors are to those of turbo in f32.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Agreement {
-    /// Its name.
+    /// The rival's name.
     pub rival: String,
     /// Name, version and variant of what computes.
     pub library: String,
-    /// The least cosine of two vectors.
+    /// The smallest cosine between two vectors.
     pub cosine: f64,
-    /// The largest difference of two values.
+    /// The largest difference between two values.
     pub difference: f64,
 }
 
-/// Vectors to compare others with.
+/// turbo's vectors, which the others are compared with.
 pub(super) fn expected(turbo: &mut Rival) -> Result<Vec<Vec<f32>>> {
     turbo.rows(&LENS)
 }
 
-/// Compares a rival's vectors with `expected`; a cosine below `bound` is none of the same.
+/// Compares a rival's vectors with `expected`.
 ///
 /// # Errors
-/// When one is.
+/// When a cosine is below `bound`.
 pub(super) fn check(expected: &[Vec<f32>], rival: &mut Rival, bound: f64) -> Result<Agreement> {
     let rows = rival.rows(&LENS)?;
     judge((rival.name(), rival.library()), expected, &rows, bound)
 }
 
-/// As [`check`], of given vectors.
+/// Does the same as [`check`] for given vectors.
 pub(super) fn judge(
     (rival, library): (&str, &str),
     expected: &[Vec<f32>],
@@ -51,7 +52,7 @@ pub(super) fn judge(
     Ok(Agreement { rival: rival.to_owned(), library: library.to_owned(), cosine, difference })
 }
 
-/// The least cosine and the largest difference; not a number, and infinite, where there is nothing to compare.
+/// The smallest cosine and the largest difference; NaN and infinity where the vectors cannot be compared.
 fn compare(expected: &[Vec<f32>], rows: &[Vec<f32>]) -> (f64, f64) {
     let same = expected.len() == rows.len() && expected.iter().zip(rows).all(|(a, b)| a.len() == b.len());
     if !same {

@@ -1,27 +1,27 @@
-//! Lines over a plane with two axes: what several pictures are made of.
+//! Line charts with two axes, of which several pictures consist.
 
 use super::{
     numbers::digits,
     svg::{Anchor, Font, Pen, QUIET, Svg, spread},
 };
 
-/// Of the plot itself.
+/// Size of the plot itself.
 const PLOT: (f64, f64) = (340.0, 250.0);
-/// What surrounds it.
+/// Margins around it.
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 170.0;
 const TOP: f64 = 62.0;
 const BOTTOM: f64 = 56.0;
 
-/// Of a chart with all that surrounds it.
+/// Size of a chart with its margins.
 pub(super) const SIZE: (f64, f64) = (LEFT + PLOT.0 + RIGHT, TOP + PLOT.1 + BOTTOM);
 
 /// How values lie along an axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Scale {
-    /// From zero on.
+    /// Linear, from zero on.
     Linear,
-    /// By their logarithms.
+    /// Logarithmic.
     Log,
 }
 
@@ -29,7 +29,7 @@ pub(super) enum Scale {
 pub(super) struct Line<'a> {
     pub name: &'a str,
     pub colour: &'a str,
-    /// Drawn above the others.
+    /// Whether it is drawn thick, above the others.
     pub bold: bool,
     pub points: Vec<(f64, f64)>,
 }
@@ -39,7 +39,7 @@ pub(super) struct Chart<'a> {
     pub heading: &'a str,
     pub x_title: &'a str,
     pub scale: Scale,
-    /// A bound to compare with, and what it is called.
+    /// A bound to compare with, and its name.
     pub bound: Option<(f64, &'a str)>,
     pub lines: Vec<Line<'a>>,
 }
@@ -114,13 +114,13 @@ impl Chart<'_> {
     }
 }
 
-/// Where values lie in a picture.
+/// The mapping of values to places in a picture.
 struct Plane {
-    /// Upper left.
+    /// Upper left corner.
     corner: (f64, f64),
-    /// Value at the right edge; zero is at the left one.
+    /// Value at the right edge; zero is at the left edge.
     right: f64,
-    /// At the bottom and at the top.
+    /// Values at the bottom and at the top.
     values: (f64, f64),
     scale: Scale,
 }
@@ -154,7 +154,7 @@ fn ticks((low, high): (f64, f64), scale: Scale) -> Vec<f64> {
     }
 }
 
-/// A round number without what it does not need.
+/// A round number without superfluous digits.
 fn shown(tick: f64) -> String {
     if tick >= 1.0 || tick == 0.0 {
         format!("{tick:.0}")

@@ -1,4 +1,5 @@
-//! One figure, one file or folder: its data, its run, its plot. What several of them need lies beside them.
+//! Each figure has a file or a folder, with its data, its run and its plot. Modules that several figures need lie
+//! beside them.
 
 pub mod cpu;
 pub mod gpu;

@@ -1,7 +1,7 @@
-//! Numbers for a record and for a table.
+//! Statistics and rounding of numbers for records and tables.
 
-/// The value at share `q` of `values`, which are not empty: between two of them where it falls between, so the median
-/// of an even count is the mean of the two in the middle.
+/// The quantile `q` of `values`, which must not be empty. It is interpolated between two neighbouring values, so the
+/// median of an even count is the mean of the two in the middle.
 pub(super) fn quantile(values: &[f64], q: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -10,7 +10,7 @@ pub(super) fn quantile(values: &[f64], q: f64) -> f64 {
     below + place.fract() * (above - below)
 }
 
-/// Four significant digits: what a clock on a shared machine can tell.
+/// Rounds to four significant digits, which is as exact as a clock on a shared machine is.
 pub(super) fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
@@ -19,37 +19,37 @@ pub(super) fn rounded(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
-/// To three decimals; `None` of nothing.
+/// The mean, to three decimals; `None` of no values.
 pub(super) fn mean(values: &[f64]) -> Option<f64> {
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     (!values.is_empty()).then(|| (mean * 1e3).round() / 1e3)
 }
 
-/// The geometric mean; `None` of nothing.
+/// The geometric mean; `None` of no values.
 pub(super) fn geometric_mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let logs: Vec<f64> = values.into_iter().map(f64::ln).collect();
     (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
 }
 
-/// A mean of differences between pairs, and how far it may be from what more pairs would give.
+/// A mean of differences between pairs, with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// The mean.
     pub mean: f64,
-    /// Half of the interval that holds the true one in 95 of 100 cases.
+    /// Half the width of the interval that holds the true mean in 95 of 100 cases.
     pub half: f64,
 }
 
-/// Student's t for 95 %, two-sided, by degrees of freedom from one on.
+/// Student's t for 95 %, two-sided, by degrees of freedom, from one on.
 const STUDENT: [f64; 12] =
     [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179];
 
 impl Interval {
-    /// Student's, of the differences of pairs, which are taken for normal; `None` of fewer than two.
+    /// Student's interval of the differences of pairs, which are assumed to be normal; `None` of fewer than two.
     #[must_use]
     pub fn student(differences: &[f64]) -> Option<Self> {
         let count = differences.len();
-        // More pairs than the table knows are judged a little too strictly.
+        // For more pairs than the table has, the interval is a little too wide.
         let t = STUDENT.get(count.checked_sub(2)?).or(STUDENT.last())?;
         let mean = differences.iter().sum::<f64>() / count as f64;
         let squares: f64 = differences.iter().map(|it| (it - mean).powi(2)).sum();
@@ -57,14 +57,14 @@ impl Interval {
         Some(Self { mean, half: t * error })
     }
 
-    /// Whether all of it is below zero.
+    /// Whether the whole interval is below zero.
     #[must_use]
     pub fn is_negative(&self) -> bool {
         self.mean + self.half < 0.0
     }
 }
 
-/// Three digits.
+/// Formats with three digits.
 pub(super) fn digits(value: f64) -> String {
     let decimals = match value {
         100.0.. => 0,
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!((geometric_mean([]), mean(&[])), (None, None));
     }
 
-    /// Against `scipy.stats.ttest_rel(...).confidence_interval()`.
+    /// The numbers are those of `scipy.stats.ttest_rel(...).confidence_interval()`.
     #[test]
     fn an_interval_is_students() {
         let interval = Interval::student(&[1.0, 2.0, 4.0]).unwrap();

@@ -1,9 +1,9 @@
-//! The order of turns.
+//! The order in which rivals take turns.
 
 use crate::workload;
 
-/// The order in which `count` rivals have their turns at the thing number `index` of a round: drawn anew each time, so
-/// that none always follows the same one, and the same on every machine.
+/// The order in which `count` rivals take turns at item `index` of a round. It is drawn anew for each item, so that no
+/// rival always follows the same one, and is the same on every machine.
 pub(super) fn order(count: usize, round: usize, index: usize) -> Vec<usize> {
     let keys = workload::uniform(&(0..=1 << 30), count, (round as u64) << 32 | index as u64);
     let mut order: Vec<usize> = (0..count).collect();

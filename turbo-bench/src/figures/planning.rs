@@ -1,8 +1,8 @@
-//! What planning costs beside running: TurboTransformers (PPoPP'21), Figure 13.
+//! What planning memory costs compared with running: TurboTransformers (PPoPP'21), Figure 13.
 //!
-//! Every request is planned anew for its own length, as the paper does, and then run. The paper reports 1.8 % on
-//! average (0.07–5.77 %) on an RTX 2060, layers planned once. Here the same is measured with the layers folded, and
-//! beside it the cost of planning every activation of every layer.
+//! Every request is planned anew for its own length, as in the paper, and then run. The paper reports 1.8 % on average
+//! (0.07–5.77 %) on an RTX 2060, with layers planned once. This figure measures the same with the layers folded, and
+//! also the cost of planning every activation of every layer.
 
 use std::{
     collections::BTreeSet,
@@ -54,25 +54,25 @@ pub struct Row {
     pub plan_us: f64,
     /// Planning every activation, µs.
     pub unfolded_plan_us: f64,
-    /// Running, ms; the run's own planning included.
+    /// Running, ms, including the run's own planning.
     pub run_ms: f64,
-    /// Bytes of all chunks after it.
+    /// Bytes of all chunks after the request.
     pub footprint_bytes: usize,
 }
 
-/// What the rows come to.
+/// The rows in short.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
     /// All planning over all running, percent.
     pub percent: f64,
-    /// The request where planning weighs least, percent.
+    /// The smallest share of planning in one request, percent.
     pub least_percent: f64,
-    /// The request where planning weighs most, percent.
+    /// The largest share of planning in one request, percent.
     pub most_percent: f64,
     /// All unfolded planning over all running, percent.
     pub unfolded_percent: f64,
-    /// Whether each length had run before; without it what a device does once for a new length is in the running, and
-    /// the shares are understated.
+    /// Whether each length had run before. Otherwise running includes what a device does once for a new length, and the
+    /// shares are understated.
     #[serde(default)]
     pub lens_ran_before: bool,
 }
@@ -94,7 +94,7 @@ pub fn run(data: &Data, device: Cpu, out: &Path) -> Result<Summary> {
     Ok(summary)
 }
 
-/// Plans and runs every request of `data`, of the checkpoint in the folder `model`.
+/// Plans and runs every request of `data` with the checkpoint in the folder `model`.
 pub(super) fn measure<D: EncoderKernels>(data: &Data, device: D, model: &Path) -> Result<Vec<Row>> {
     let checkpoint = Checkpoint::open(model)?;
     let vocab_size = checkpoint.limits().vocab_size;
@@ -120,8 +120,8 @@ pub(super) fn measure<D: EncoderKernels>(data: &Data, device: D, model: &Path) -
     time(&workload::uniform(&data.lens, data.requests, data.seed), plan, run)
 }
 
-/// Plans and runs each of `lens`, in this order. Before that each length runs once and does not count: a device may look
-/// for its best way when it first sees a shape, which would make planning seem cheap.
+/// Plans and runs each of `lens`, in this order. Before that, each length runs once without counting: a device may
+/// search for its best way when it first sees a shape, which would make planning seem cheap.
 ///
 /// * `plan`: how long planning takes, with layers folded and of every activation.
 /// * `run`: how long a run takes, and the bytes of all chunks after it.
@@ -161,7 +161,7 @@ fn request(seq_len: usize, vocab_size: usize) -> Result<Staging> {
     Ok(staging)
 }
 
-/// The planners beside the one that the executor has, so that planning alone is timed.
+/// Planners apart from the executor's own, so that planning alone is timed.
 struct Planning<'a> {
     program: &'a Program,
     folded: Planner,

@@ -1,28 +1,28 @@
-//! How often each regime of a figure is measured: as often as the caller says, or as often as the time budget allows.
+//! How often each regime of a figure is measured: as often as the caller says, or as the time budget allows.
 
-/// What a regime takes, by estimate.
+/// The estimated time of a regime.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
-    /// Seconds before its first round: processes that start, shapes that are seen for the first time.
+    /// Seconds before its first round, in which processes start and shapes are run for the first time.
     pub fixed: f64,
     /// Seconds of a round.
     pub round: f64,
 }
 
-/// How often everything is measured.
+/// How many rounds are measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rounds {
-    /// So often.
+    /// So many of every regime.
     Fixed(usize),
-    /// As often as so many seconds allow.
+    /// As many as fit into so many seconds.
     Budget(f64),
 }
 
-/// Most rounds that a budget buys.
+/// The most rounds of a regime under a budget.
 const MOST: usize = 5;
 
 impl Rounds {
-    /// Rounds of each regime when so many seconds have passed.
+    /// The rounds of each regime, if `elapsed` seconds of the budget are used already.
     #[must_use]
     pub fn of(self, costs: &[Cost], elapsed: f64) -> Vec<usize> {
         match self {
@@ -32,13 +32,14 @@ impl Rounds {
     }
 }
 
-/// A median begins to mean something at so many rounds.
+/// The fewest rounds at which a median means something.
 const ENOUGH: usize = 3;
 
-/// Rounds of each regime, at least one and at most `most`, that take about `budget` seconds together.
+/// The rounds of each regime, at least one and at most `most`, that take about `budget` seconds together.
 ///
-/// Regimes with fewer than three rounds come first, then the one that has had least time: what is cheap is measured
-/// often, what is dear once. Where `budget` does not suffice for one round of each, each gets one all the same.
+/// Each further round goes to a regime with fewer than three rounds, if there is one, and among several to the one that
+/// has had least time. So cheap regimes are measured often, and expensive ones once. Every regime gets one round even
+/// if `budget` is too small for that.
 fn rounds(costs: &[Cost], budget: f64, most: usize) -> Vec<usize> {
     let mut rounds = vec![1_usize; costs.len()];
     let mut left = budget - seconds(costs, &rounds);
@@ -56,7 +57,7 @@ fn rounds(costs: &[Cost], budget: f64, most: usize) -> Vec<usize> {
     }
 }
 
-/// Seconds of all regimes with so many rounds.
+/// The seconds that all regimes take with so many rounds each.
 #[must_use]
 pub fn seconds(costs: &[Cost], rounds: &[usize]) -> f64 {
     costs.iter().zip(rounds).map(|(cost, &rounds)| cost.fixed + rounds as f64 * cost.round).sum()

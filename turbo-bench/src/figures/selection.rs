@@ -1,18 +1,18 @@
-//! Which regimes of a figure are wanted: `--only`.
+//! Which regimes of a figure are measured: `--only`.
 
-/// Words, each of which names one of several kinds of thing about a regime: its model, its name. Of each kind that is
-/// named, one must fit; no words fit all.
+/// A selection of regimes by words. Each word is of some kind: the model of a regime, say, or its name. For each kind
+/// that occurs, a regime must match one of its words. No words select all regimes.
 #[derive(Clone, Debug)]
 pub struct Selection<const KINDS: usize> {
-    /// By kind.
+    /// The words of each kind.
     wanted: [Vec<String>; KINDS],
 }
 
 impl<const KINDS: usize> Selection<KINDS> {
-    /// Checks the words against those of all regimes.
+    /// Checks `words` against those of all regimes.
     ///
     /// # Errors
-    /// A word that names nothing, and the words there are.
+    /// When a word matches no regime; the error lists the words there are.
     pub fn new<'a>(
         words: Vec<String>,
         all: impl IntoIterator<Item = [&'a str; KINDS]>,
@@ -34,7 +34,7 @@ impl<const KINDS: usize> Selection<KINDS> {
         Ok(Self { wanted })
     }
 
-    /// Whether a regime of these words is wanted.
+    /// Whether a regime with these words is selected.
     #[must_use]
     pub fn takes(&self, words: [&str; KINDS]) -> bool {
         let fits =

@@ -1,14 +1,14 @@
-//! Just enough SVG: lines, areas, bars and words, and labels that keep out of each other's way.
+//! Just enough SVG: lines, areas, bars and text, and labels that do not overlap.
 
 use std::fmt::Write;
 
-/// What words are drawn in.
+/// Colour of text.
 pub(super) const INK: &str = "#24292f";
-/// What is said in passing.
+/// Colour of secondary text.
 pub(super) const QUIET: &str = "#6e7781";
-/// Lines of a grid.
+/// Colour of the lines of a grid.
 pub(super) const GRID: &str = "#e6e9ec";
-/// The least time that is possible.
+/// Colour of the least possible time.
 pub(super) const FLOOR: &str = "#c9ced4";
 
 /// The colour of an engine or a policy, the same in every picture.
@@ -22,7 +22,7 @@ pub(super) fn colour(rival: &str) -> &'static str {
     }
 }
 
-/// Where words stand against their point.
+/// How text is aligned with its point.
 #[derive(Clone, Copy)]
 pub(super) enum Anchor {
     Start,
@@ -30,7 +30,7 @@ pub(super) enum Anchor {
     End,
 }
 
-/// How words look.
+/// How text looks.
 #[derive(Clone, Copy)]
 pub(super) struct Font<'a> {
     pub size: f64,
@@ -56,7 +56,7 @@ impl Pen<'_> {
     pub(super) const GRID: Pen<'static> = Pen { colour: GRID, width: 1.0, dashed: false };
 }
 
-/// A picture in the making; lengths are pixels, y grows downwards.
+/// An unfinished picture. Lengths are pixels, and y grows downwards.
 pub(super) struct Svg {
     size: (f64, f64),
     body: String,
@@ -124,12 +124,12 @@ fn list(points: &[(f64, f64)]) -> String {
     points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect::<Vec<_>>().join(" ")
 }
 
-/// Places for labels that want to be at `wanted`, at least `gap` apart and all within `bounds` if they fit: groups that
-/// would overlap spread around their middle.
+/// Places labels near `wanted`, at least `gap` apart, and all within `bounds` if they fit. Groups that would overlap
+/// are spread around their middle.
 pub(super) fn spread(wanted: &[f64], gap: f64, (top, bottom): (f64, f64)) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|&a, &b| wanted[a].total_cmp(&wanted[b]));
-    // Each group: its members in order, and the place of the first.
+    // Each group has its members in order, and the place of the first.
     let mut groups: Vec<(Vec<usize>, f64)> = Vec::new();
     for index in order {
         groups.push((vec![index], wanted[index].clamp(top, bottom)));

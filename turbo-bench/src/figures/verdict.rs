@@ -1,47 +1,47 @@
-//! What is wanted of a number, and whether it was found.
+//! Goals for numbers, and whether they were reached.
 
 use std::fmt::Write;
 
-/// One number that is wanted, beside the one that was found.
+/// A goal for one number, beside the number that was found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// Where it is wanted.
+    /// The regime that the number is from.
     pub regime: String,
-    /// What it is a number of.
+    /// What the number measures.
     pub what: &'static str,
-    /// Whether more is better, and how it is written.
+    /// Whether more is better, and how the number is written.
     pub kind: Kind,
-    /// The number that is wanted.
+    /// The goal.
     pub wanted: f64,
     /// The number that was found; `None` where it was not measured.
     pub found: Option<f64>,
 }
 
-/// How a number is read.
+/// How a number is written, and whether its goal is a lower or an upper bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Times as fast: at least.
+    /// Times as fast; a lower bound.
     Ratio,
-    /// A share of something else that was measured: at least.
+    /// A share of something else that was measured; a lower bound.
     Share,
-    /// A share of what the machine can do: at least.
+    /// A share of what the machine can do; a lower bound.
     Limit,
-    /// A share: at most.
+    /// A share; an upper bound.
     Cost,
-    /// Microseconds: at most.
+    /// Microseconds; an upper bound.
     Micros,
-    /// Milliseconds: at most.
+    /// Milliseconds; an upper bound.
     Millis,
-    /// Millions of bytes: at most.
+    /// Millions of bytes; an upper bound.
     MegaBytes,
-    /// How many: at most.
+    /// A count; an upper bound.
     Count,
-    /// Millions of tokens a second: at least.
+    /// Millions of tokens a second; a lower bound.
     MegaTokens,
 }
 
 impl Verdict {
-    /// Whether the number was reached; `None` where it was not measured.
+    /// Whether the goal was reached; `None` if the number was not measured.
     #[must_use]
     pub fn reached(&self) -> Option<bool> {
         let (found, wanted) = (self.kind.as_shown(self.found?), self.kind.as_shown(self.wanted));
@@ -49,7 +49,7 @@ impl Verdict {
     }
 }
 
-/// Verdicts as a table; `show` writes what was found.
+/// Writes verdicts as a table; `show` formats the numbers that were found.
 pub(super) fn table(verdicts: &[Verdict], show: impl Fn(Kind, f64) -> String) -> String {
     let mut text = "| regime | | wanted | found | |\n|---|---|---:|---:|---|\n".to_owned();
     for verdict in verdicts {
@@ -66,7 +66,7 @@ pub(super) fn table(verdicts: &[Verdict], show: impl Fn(Kind, f64) -> String) ->
     text
 }
 
-/// How many were reached, and how many were looked at.
+/// How many goals were reached, and how many were measured.
 pub(super) fn score(verdicts: &[Verdict]) -> (usize, usize) {
     let count = |reached| verdicts.iter().filter(|verdict| verdict.reached() == reached).count();
     (count(Some(true)), verdicts.len() - count(None))
@@ -87,12 +87,12 @@ impl Kind {
         }
     }
 
-    /// Whether less is better.
+    /// Whether the goal is an upper bound.
     fn is_at_most(self) -> bool {
         matches!(self, Self::Cost | Self::Micros | Self::Millis | Self::MegaBytes | Self::Count)
     }
 
-    /// The number that people read: that is what is judged.
+    /// The number as rounded for display: verdicts judge what the reader sees.
     fn as_shown(self, value: f64) -> f64 {
         let shown = self.show(value);
         shown.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(f64::NAN)

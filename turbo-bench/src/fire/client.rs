@@ -1,4 +1,4 @@
-//! Connections to a server, kept open between requests, and one request over any of them.
+//! Connections to a server, kept open between requests, and single requests over them.
 
 use std::{cell::RefCell, net::SocketAddr, time::Duration};
 
@@ -13,12 +13,12 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-/// How long the client still waits, in milliseconds.
+/// The header that says how long the client still waits, in milliseconds.
 const DEADLINE: HeaderName = HeaderName::from_static("x-request-deadline-ms");
-/// Every request is for vectors.
+/// The route of all requests: they ask for vectors.
 pub const ROUTE: &str = "/embed";
 
-/// What came back whole.
+/// A complete response.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// Its status.
@@ -29,7 +29,7 @@ pub struct Answer {
 
 type Sender = SendRequest<Full<Bytes>>;
 
-/// As many connections as requests were under way at a time.
+/// A pool of connections, as many as requests were under way at a time.
 pub struct Connections {
     address: SocketAddr,
     host: HeaderValue,
@@ -37,16 +37,16 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// To the vectors of the server at `address`.
+    /// Makes an empty pool for the server at `address`.
     ///
     /// # Errors
-    /// None in practice: an address is a host's name.
+    /// None in practice: an address is a valid host name.
     pub fn to(address: SocketAddr) -> Result<Self> {
         let host = HeaderValue::from_str(&address.to_string()).context("an address is printable")?;
         Ok(Self { address, host, idle: RefCell::default() })
     }
 
-    /// Sends a body and waits for the whole answer; a `deadline` is sent with it, as the time that this client waits.
+    /// Sends a body and waits for the whole answer. A `deadline` is sent along as the time that this client waits.
     ///
     /// # Errors
     /// When there is no connection, or it ends before the answer does.
@@ -69,10 +69,10 @@ impl Connections {
         Ok(Answer { status, body })
     }
 
-    /// A gauge of the server's `/metrics`, whatever its labels; `None` where there is none of this name.
+    /// Reads a gauge from the server's `/metrics`, whatever its labels; `None` if there is none of this name.
     ///
     /// # Errors
-    /// As [`Self::ask`], and when the gauge is no number.
+    /// As [`Self::ask`], and when the gauge is not a number.
     pub async fn gauge(&self, name: &str) -> Result<Option<f64>> {
         let request = Request::get("/metrics").header(HOST, &self.host).body(Full::default())?;
         let text = self.send(request).await?.body;
@@ -84,7 +84,7 @@ impl Connections {
         value.parse().map(Some).with_context(|| format!("{name}: expected a number, got {value:?}"))
     }
 
-    /// One that is free: the last that was used, so that those in excess fall idle.
+    /// A free connection: the one used last, so that surplus connections stay idle.
     async fn sender(&self) -> Result<Sender> {
         loop {
             let Some(mut idle) = self.idle.borrow_mut().pop() else { break };
@@ -95,7 +95,7 @@ impl Connections {
         let stream = TcpStream::connect(self.address).await.context("cannot connect")?;
         stream.set_nodelay(true)?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-        // The request on a connection gets its error.
+        // An error of the connection reaches the request on it.
         tokio::task::spawn_local(async move { drop(connection.await) });
         Ok(sender)
     }

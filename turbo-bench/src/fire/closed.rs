@@ -1,4 +1,4 @@
-//! The closed loop: so many clients, each of which sends its next request as soon as it has its answer.
+//! The closed loop: a number of clients, each of which sends its next request as soon as it has its answer.
 
 use std::{
     cell::Cell,
@@ -12,34 +12,35 @@ use tokio::task::JoinSet;
 
 use super::Connections;
 
-/// How a server is kept busy.
+/// The clients that keep a server busy.
 #[derive(Clone, Copy, Debug)]
 pub struct Clients {
-    /// How many ask at a time.
+    /// Number of clients, each with one request at a time.
     pub count: usize,
-    /// This first time does not count.
+    /// Time at the beginning that does not count.
     pub ramp: Duration,
-    /// Time that does.
+    /// Time after that, which counts.
     pub length: Duration,
 }
 
-/// What a server answers a second while it is kept busy.
+/// How much a server answers per second while it is kept busy.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Capacity {
     /// Requests.
     pub requests: f64,
-    /// Tokens of those.
+    /// Tokens of these requests.
     pub tokens: f64,
 }
 
-/// What comes back of bodies of so many tokens, which are sent in turn, over and over.
+/// Measures the capacity of a server. `bodies`, with their numbers of tokens, are sent in turn, over and over.
 ///
-/// Clients never pause, so what they get a second is their number over the time of an answer (Little's law): an answer
-/// counts by the share of its time that lies in the time that counts. Answers that come in it would be a multiple of a
-/// batch where a server answers a batch at once: of 32 each 0.9 s there are 96 or 128 in three seconds.
+/// Clients never pause, so their rate of answers is their number over the time of an answer (Little's law). An answer
+/// counts by the share of its time that lies within the counted time. A mere count of the answers in that time would be
+/// a multiple of the batch size where a server answers a whole batch at once: with 32 answers every 0.9 s it would be
+/// 96 or 128 in three seconds.
 ///
 /// # Errors
-/// When anything but an answer comes back: then the number would mean nothing.
+/// When anything but an answer comes back, because the number would then mean nothing.
 pub async fn saturate(to: &Rc<Connections>, bodies: &[(u32, Bytes)], clients: Clients) -> Result<Capacity> {
     let (next, answered) = (Rc::new(Cell::new(0_usize)), Rc::new(Cell::new(Capacity::default())));
     let begin = Instant::now() + clients.ramp;
@@ -91,7 +92,7 @@ mod tests {
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
-    /// Answers 32 at once, those that have waited longest, at the end of each span.
+    /// At the end of each span, answers the 32 requests that have waited longest.
     async fn answer_in_bursts(listener: TcpListener, span: Duration) {
         let turns = Rc::new(Semaphore::new(0));
         let given = Rc::clone(&turns);
@@ -119,10 +120,11 @@ mod tests {
         }
     }
 
-    /// Three bursts come in the one time and four in the other: each is three and a third.
+    /// With one ramp three bursts come in the counted time, with the other four. The capacity is that of three and a
+    /// third in both.
     #[test]
     fn a_capacity_is_no_multiple_of_a_batch() {
-        // where others hold the cores, single tries may fail
+        // if other processes hold the cores, single tries may fail
         const TRIES: usize = 20;
         let span = MS(60);
         let of_expected = |ramp| {

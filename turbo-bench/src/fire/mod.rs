@@ -1,4 +1,4 @@
-//! A load generator: an open loop that keeps to the times of a trace, a closed loop that finds what a server can do.
+//! A load generator: an open loop that keeps to the times of a trace, and a closed loop that finds a server's capacity.
 //!
 //! ```text
 //! Trace (when, how long) + Texts (of so many tokens) ──▶ Script (when, which bytes) ──play──▶ Tally
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Latency counts from the moment at which a request should have been sent, so a server that holds up the generator
-//! does not look better for it (no coordinated omission; Tene). The generator is one thread and another that keeps the
-//! time, in a process of its own and on the cores of the server: what it uses is what any client would.
+//! does not look better for it (no coordinated omission; Tene). The generator is one thread, and another one that keeps
+//! the time. It runs in a process of its own on the cores of the server, and takes from them as any client would.
 //!
 //! | module | what it is about |
 //! |---|---|
@@ -15,9 +15,9 @@
 //! | [`texts`] | texts of exactly so many tokens |
 //! | [`server`] | a server as a process |
 //! | [`client`] | connections, and one request over them |
-//! | [`plain`] | one request after the other, by a client that takes next to nothing |
+//! | [`plain`] | one request after the other, by a client that costs next to nothing |
 //! | [`open`] | playing a trace |
-//! | [`closed`] | asking as fast as answers come |
+//! | [`closed`] | requests as fast as answers come |
 //! | [`tally`] | what came back |
 
 pub mod client;
@@ -43,19 +43,20 @@ pub use tally::{Latency, Tally};
 pub use texts::Texts;
 pub use trace::{Arrival, Trace};
 
-/// Runs what the generator does, on this thread.
+/// Runs the generator's work on this thread.
 ///
 /// # Errors
-/// When the system refuses what a runtime needs, and what `work` fails with.
+/// When the system refuses what a runtime needs, or `work` fails.
 pub fn on_this_thread<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     LocalSet::new().block_on(&runtime, work)
 }
 
-/// Lets this process, and those that it starts, have as many files and sockets as the system allows; says how many.
+/// Raises the limit of open files and sockets, for this process and those that it starts, to what the system allows.
+/// Returns the limit.
 pub fn raise_file_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
-    // Where it is refused the old one holds, and is returned.
+    // If the system refuses, the old limit holds and is returned.
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     raised.ok().and(limit.maximum).or(limit.current).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! The open loop: requests are sent when their time has come, whatever has become of the earlier ones.
+//! The open loop: requests are sent at their times, whatever has become of the earlier ones.
 
 use std::{
     cell::RefCell,
@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{Arrival, Connections, Tally, Texts, Trace};
 
-/// What is sent, and when: all of it is made before the first is.
+/// Requests and their times. All bodies are made before the first request is sent.
 #[derive(Clone, Debug)]
 pub struct Script {
     requests: Vec<(Arrival, Bytes)>,
@@ -27,31 +27,31 @@ pub struct Script {
 /// How a script is played.
 #[derive(Clone, Copy, Debug)]
 pub struct Play {
-    /// Time for an answer.
+    /// The time within which an answer is promised.
     pub promised: Duration,
-    /// Whether requests say how much of it is left when they are sent.
+    /// Whether a request carries a deadline: the part of `promised` that is left when it is sent.
     pub is_told: bool,
-    /// Requests of this first time do not count: until then queues fill up.
+    /// Requests within this time from the beginning do not count, because queues still fill up.
     pub ramp: Duration,
-    /// How long answers are waited for after the last request.
+    /// How long to wait for answers after the last request.
     pub patience: Duration,
 }
 
-/// Time for the clock's thread to get ready.
+/// Time for the clock thread to get ready.
 const LEAD: Duration = Duration::from_millis(20);
 
 impl Script {
-    /// The requests of a trace that lasts so long, as texts that depend on the seed.
+    /// Makes the requests of a trace of this length; their texts depend on the seed.
     #[must_use]
     pub fn new(trace: &Trace, length: Duration, texts: &Texts, seed: u64) -> Self {
         let of = |(index, it): (u64, &Arrival)| (*it, texts.body(&[it.tokens], seed ^ index << 20));
         Self { requests: (0..).zip(trace.arrivals()).map(of).collect(), length }
     }
 
-    /// Sends every request in time, and waits for the answers.
+    /// Sends every request at its time, and waits for the answers.
     ///
     /// # Errors
-    /// When the clock's thread does not start.
+    /// When the clock thread does not start.
     pub async fn play(&self, to: &Rc<Connections>, play: Play) -> Result<Tally> {
         let start = Instant::now() + LEAD;
         let (tell, mut due) = mpsc::unbounded_channel();
@@ -95,7 +95,8 @@ impl Script {
     }
 }
 
-/// Says which request is due, when it is: a thread wakes within tens of microseconds, a runtime within milliseconds.
+/// Sends the index of each request when it is due. This is a thread because a thread wakes within tens of microseconds,
+/// and a timer of the runtime within milliseconds.
 fn keep_time(start: Instant, times: &[Duration], tell: &UnboundedSender<usize>) {
     for (index, &at) in times.iter().enumerate() {
         thread::sleep((start + at).saturating_duration_since(Instant::now()));
@@ -142,7 +143,8 @@ mod tests {
         on_this_thread(async { script.play(&Rc::new(Connections::to(address)?), play).await }).unwrap()
     }
 
-    /// Ten requests, one each 10 ms, of which each takes 30: the last ends 300 ms after the beginning, 210 after its time.
+    /// Ten requests, one every 10 ms, each of which takes 30 ms. The last one ends 300 ms after the beginning, which is
+    /// 210 ms after its time.
     #[test]
     fn who_waits_for_others_is_late() {
         let tally = played("200 OK", 10, 10);

@@ -1,5 +1,5 @@
-//! One connection without a runtime: a call of the system each way, so that a time is the server's and hardly the
-//! client's.
+//! One connection without an async runtime. Each direction is a plain system call, so a measured time is the server's
+//! and hardly the client's.
 
 use std::{
     io::{Read, Write},
@@ -12,7 +12,7 @@ use hyper::body::Bytes;
 
 use super::client::ROUTE;
 
-/// How long an answer is waited for.
+/// How long to wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connection that is kept open.
@@ -22,7 +22,7 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// To the server at `address`.
+    /// Connects to the server at `address`.
     ///
     /// # Errors
     /// When there is no connection.
@@ -33,7 +33,7 @@ impl Plain {
         Ok(Self { stream, answer: vec![0; 1 << 20] })
     }
 
-    /// Requests the vectors of a body's texts; gives the time from the first byte sent to the last one read.
+    /// Requests the vectors of a body's texts. Returns the time from the first byte sent to the last one read.
     ///
     /// # Errors
     /// When anything but an answer comes back.
@@ -62,7 +62,7 @@ impl Plain {
     }
 }
 
-/// Whether the head is there, and as much of a body as it says.
+/// Whether the head has arrived, and as much of the body as it announces.
 fn is_whole(answer: &[u8]) -> Result<bool> {
     let Some(end) = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n") else { return Ok(false) };
     let head = std::str::from_utf8(&answer[..end])?;
@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// What a server that answers so, in two pieces, is found to say.
+    /// Asks a server that sends `answer` in two pieces.
     fn asked(answer: &'static str) -> Result<Duration> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;

@@ -1,4 +1,4 @@
-//! A server as a process: it says on its standard output where it listens, and is ended when it is dropped.
+//! A server as a process. It prints its address to its standard output, and is killed when it is dropped.
 
 use std::{
     fs,
@@ -17,9 +17,9 @@ use crate::log::Log;
 
 pub use rustix::process::Signal;
 
-/// What it says when it listens, before its address.
+/// What a server prints before its address.
 const LISTENING: &str = "listening on http://";
-/// How often a wait looks again.
+/// The time between two looks of a wait.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A process that serves.
@@ -31,10 +31,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `command`, and waits at most `patience` until it says `listening on http://ADDRESS`.
+    /// Starts `command`, and waits at most `patience` until it prints `listening on http://ADDRESS`.
     ///
     /// # Errors
-    /// When it does not start, ends, or says something else; the last lines that it wrote say why.
+    /// When it does not start, ends, or prints something else. The error quotes the last lines that it wrote.
     pub fn start(name: &str, command: &mut Command, patience: Duration) -> Result<Self> {
         let log = Log::new()?;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.sink()?);
@@ -45,9 +45,9 @@ impl Server {
             let mut stdout = BufReader::new(stdout);
             let mut line = String::new();
             let read = stdout.read_line(&mut line);
-            // The receiver is gone where it came too late.
+            // The receiver is gone if the line came too late.
             _ = lines.send(read.map(|_| line));
-            // What it says later has to go somewhere.
+            // Later output has to be read by someone.
             std::io::copy(&mut stdout, &mut std::io::sink())
         });
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -63,25 +63,25 @@ impl Server {
         Ok(server)
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where it listens.
+    /// The address that it listens at.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its process.
+    /// The id of its process.
     pub fn process_id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Bytes of memory that it has, as the system counts them.
+    /// Its resident memory in bytes, as the system counts it.
     ///
     /// # Errors
-    /// When the process is gone, or the system does not tell.
+    /// When the process is gone, or the system does not report it.
     pub fn resident_bytes(&self) -> Result<u64> {
         let file = format!("/proc/{}/status", self.child.id());
         let text = fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
@@ -120,7 +120,7 @@ impl Server {
         }
     }
 
-    /// All that it wrote to its standard error.
+    /// All that it has written to its standard error.
     pub fn log(&self) -> String {
         self.log.text()
     }
@@ -128,7 +128,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself, and then there is nothing to do.
+        // If it has ended by itself, there is nothing to do.
         drop(self.child.kill());
         drop(self.child.wait());
     }

@@ -1,4 +1,4 @@
-//! What came back: how much of it, and how late.
+//! What came back: how many answers of each kind, and how late.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,26 +10,26 @@ use serde::{Deserialize, Serialize};
 pub struct Latency {
     /// How many there were.
     pub count: u64,
-    /// Half were faster.
+    /// The median.
     pub p50_ms: f64,
-    /// Nine of ten.
+    /// The 90th percentile.
     pub p90_ms: f64,
-    /// All but one of a hundred.
+    /// The 99th percentile.
     pub p99_ms: f64,
-    /// All but one of a thousand, where there were [`ENOUGH`].
+    /// The 99.9th percentile, if there were [`ENOUGH`] samples.
     pub p999_ms: Option<f64>,
     /// The slowest.
     pub max_ms: f64,
 }
 
-/// So many samples make a 99.9th percentile of ten.
+/// The number of samples of which ten lie beyond the 99.9th percentile.
 pub const ENOUGH: u64 = 10_000;
 
-/// Times, to three digits.
+/// A histogram of times, to three digits.
 #[derive(Clone, Debug)]
 pub struct Times(Histogram<u64>);
 
-/// From a microsecond to ten minutes.
+/// Bounds of the histogram: from a microsecond to ten minutes.
 const MICROS: (u64, u64) = (1, 600_000_000);
 
 impl Default for Times {
@@ -40,17 +40,17 @@ impl Default for Times {
 }
 
 impl Times {
-    /// One more.
+    /// Adds a time.
     pub fn note(&mut self, time: Duration) {
         self.0.saturating_record(time.as_micros() as u64);
     }
 
-    /// Those of another run too.
+    /// Adds the times of another run.
     pub fn add(&mut self, more: &Self) {
         self.0.add(&more.0).expect("all have the same bounds");
     }
 
-    /// What a record keeps of them; all is zero of none.
+    /// What a record keeps of the times. All values are zero if there are none.
     #[must_use]
     pub fn latency(&self) -> Latency {
         let count = self.0.len();
@@ -69,33 +69,34 @@ impl Times {
     }
 }
 
-/// What became of the requests of a trace that counted.
+/// What became of those requests of a trace that count.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Seconds in which they were to be sent.
+    /// The length of time, in seconds, in which they were due.
     pub seconds: f64,
     /// How many there were.
     pub offered: u64,
-    /// Times of those that were answered, from when they should have been sent.
+    /// Times of those that were answered, counted from when they should have been sent.
     pub served: Times,
-    /// Those answered within the time that was promised.
+    /// Number answered within the promised time.
     pub good: u64,
-    /// Tokens of those: a server that refuses long texts rather than short ones answers more requests, not more tokens.
+    /// Tokens of those. A server that refuses long texts rather than short ones answers more requests, but not more
+    /// tokens.
     pub good_tokens: u64,
     /// Times of those that were refused (429).
     pub refused: Times,
-    /// Those answered that their time was over (504).
+    /// Number of those whose answer was that their time was over (504).
     pub expired: u64,
-    /// Those that got another status.
+    /// Number of those that got another status, by status.
     pub failed: BTreeMap<u16, u64>,
-    /// Those that got none: no connection, a broken one, or patience was over.
+    /// Number of those that got no answer: there was no connection, it broke, or patience ran out.
     pub dropped: u64,
-    /// How late the generator was to send them.
+    /// How late the generator sent them.
     pub late: Times,
 }
 
 impl Tally {
-    /// What became of one of so many tokens; `status` is `None` where nothing came back.
+    /// Notes what became of a request of so many tokens; `status` is `None` if nothing came back.
     pub fn note(&mut self, tokens: u32, status: Option<u16>, time: Duration, promised: Duration) {
         self.offered += 1;
         match status {
@@ -113,7 +114,7 @@ impl Tally {
         }
     }
 
-    /// What another run of the same server found, too.
+    /// Adds what another run of the same server found.
     pub fn add(&mut self, more: &Self) {
         self.seconds += more.seconds;
         self.offered += more.offered;
@@ -127,25 +128,25 @@ impl Tally {
         self.late.add(&more.late);
     }
 
-    /// Requests a second that were to be sent.
+    /// Requests per second that were due.
     #[must_use]
     pub fn offered_rate(&self) -> f64 {
         self.offered as f64 / self.seconds
     }
 
-    /// Requests a second that were answered.
+    /// Requests per second that were answered.
     #[must_use]
     pub fn achieved_rate(&self) -> f64 {
         self.served.latency().count as f64 / self.seconds
     }
 
-    /// Requests a second that were answered within the time that was promised.
+    /// Requests per second that were answered within the promised time.
     #[must_use]
     pub fn goodput(&self) -> f64 {
         self.good as f64 / self.seconds
     }
 
-    /// Tokens of those, a second.
+    /// Tokens per second of the requests in [`Tally::goodput`].
     #[must_use]
     pub fn token_goodput(&self) -> f64 {
         self.good_tokens as f64 / self.seconds

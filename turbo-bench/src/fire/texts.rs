@@ -1,4 +1,5 @@
-//! Texts of exactly so many tokens: words that the vocabulary has whole, as often as words are in texts.
+//! Texts of an exact number of tokens. Their words are whole words of the vocabulary, as frequent as words are in
+//! natural texts.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -9,15 +10,15 @@ use serde_json::json;
 
 use crate::workload;
 
-/// Words of which each is one token.
+/// Words that are one token each.
 pub struct Texts {
     /// The most frequent first, as WordPiece numbers them.
     words: Vec<String>,
 }
 
-/// What every text gets around it: a first and a last token.
+/// The number of tokens that the tokenizer puts around every text: a first and a last one.
 const AROUND: u32 = 2;
-/// Fewer words than this would make texts that are hardly different.
+/// With fewer words than this, texts would hardly differ.
 const FEWEST: usize = 10;
 
 #[derive(Deserialize)]
@@ -27,7 +28,7 @@ struct File {
 
 #[derive(Deserialize)]
 struct Vocabulary {
-    /// Word and id; ordered, so that a seed gives the same text everywhere.
+    /// Ids by word; ordered, so that a seed gives the same text everywhere.
     vocab: BTreeMap<String, u32>,
 }
 
@@ -35,7 +36,7 @@ impl Texts {
     /// The words of a WordPiece vocabulary, from the `tokenizer.json` in a model's folder.
     ///
     /// # Errors
-    /// When there is none, or it has hardly a word.
+    /// When there is none, or it has hardly any whole words.
     pub fn open(model: &Path) -> Result<Self> {
         let file = model.join("tokenizer.json");
         let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -51,12 +52,12 @@ impl Texts {
         Ok(Self { words })
     }
 
-    /// A text of so many tokens, the first and the last one that every text gets among them; another one for another
-    /// seed. Of two tokens there is one text, which is empty; there is none of fewer.
+    /// A text of so many tokens, including the first and the last one that every text gets. Another seed gives another
+    /// text. The text of two tokens is empty; there is no text of fewer.
     ///
-    /// The word of rank r is as frequent as 1/r, as in natural texts (Zipf, *Human Behavior and the Principle of Least
-    /// Effort*, 1949): of a hundred words, where there are twenty thousand, eleven are one of the two most frequent ones,
-    /// and three are among the rarest quarter.
+    /// The frequency of the word of rank r is proportional to 1/r, as in natural texts (Zipf, *Human Behavior and the
+    /// Principle of Least Effort*, 1949). With a vocabulary of twenty thousand words, eleven of a hundred are one of
+    /// the two most frequent words, and three are among the rarest quarter.
     #[must_use]
     pub fn text(&self, tokens: u32, seed: u64) -> String {
         let count = tokens.saturating_sub(AROUND) as usize;

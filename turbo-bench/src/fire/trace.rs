@@ -1,4 +1,4 @@
-//! When requests come, and how long they are: drawn from a seed, or recorded.
+//! The times and lengths of requests: drawn from a seed, or recorded.
 
 use std::{fmt::Write, ops::RangeInclusive, time::Duration};
 
@@ -9,9 +9,9 @@ use crate::workload;
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arrival {
-    /// When it is sent, after the beginning.
+    /// When it is sent, counted from the beginning.
     pub at: Duration,
-    /// How many tokens its text has.
+    /// Number of tokens of its text.
     pub tokens: u32,
 }
 
@@ -21,12 +21,12 @@ pub struct Trace(Vec<Arrival>);
 
 /// First line of a recorded trace.
 const HEAD: &str = "at_ms,tokens";
-/// Lengths are drawn apart from times, so that a trace has the same lengths at every rate.
+/// Mixed into the seed of lengths: they are drawn apart from times, so a trace has the same lengths at every rate.
 const LENS: u64 = 0x6c65_6e73;
 
 impl Trace {
-    /// A Poisson process of `rate` requests a second for so long, lengths uniform in `lens`. A seed gives the same
-    /// trace at every rate, faster or slower.
+    /// A Poisson process of `rate` requests per second for so long, with lengths uniform in `lens`. At another rate a
+    /// seed gives the same trace, faster or slower.
     #[must_use]
     pub fn poisson(lens: &RangeInclusive<usize>, rate: f64, length: Duration, seed: u64) -> Self {
         let times = workload::gaps(seed).scan(0.0, |now, gap| {
@@ -42,7 +42,7 @@ impl Trace {
     /// Reads `at_ms,tokens` and a line for each request, in order of time.
     ///
     /// # Errors
-    /// When a line is something else, with its number.
+    /// When a line is something else; the error gives its number.
     pub fn parse(text: &str) -> Result<Self> {
         let mut lines = text.lines().zip(1..);
         let head = lines.next().map_or("", |(line, _)| line);
@@ -68,7 +68,7 @@ impl Trace {
         Ok(Self(arrivals))
     }
 
-    /// What [`Trace::parse`] reads.
+    /// The trace in the format that [`Trace::parse`] reads.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("{HEAD}\n");
@@ -78,8 +78,8 @@ impl Trace {
         text
     }
 
-    /// The same requests at another mean rate, over and over for so long, beginning with the one behind this share of
-    /// them: 0 is the first, 0.5 the one in the middle.
+    /// The same requests at another mean rate, repeated for so long. `share` chooses the request to begin with: 0 is
+    /// the first, 0.5 the one in the middle.
     #[must_use]
     pub fn at_rate(&self, rate: f64, length: Duration, share: f64) -> Self {
         let first = (share * self.0.len() as f64) as usize;
@@ -99,12 +99,12 @@ impl Trace {
         &self.0
     }
 
-    /// Requests a second, on average.
+    /// Requests per second, on average.
     fn rate(&self) -> f64 {
         self.0.len() as f64 / self.lap()
     }
 
-    /// Seconds until the next one would come after the last: where it is repeated, it begins anew.
+    /// The length of the trace in seconds, including a gap after the last request: a repetition begins then.
     fn lap(&self) -> f64 {
         let last = self.0.last().map_or(0.0, |last| last.at.as_secs_f64());
         last * (1.0 + 1.0 / self.0.len().max(1) as f64)
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn a_trace_at_another_rate_is_as_long_as_wanted() {
         let recorded = Trace::parse("at_ms,tokens\n0,7\n100,8\n900,9\n").unwrap();
-        // Three in 1.2 s; ten times as fast, each lap takes 120 ms.
+        // Three requests in 1.2 s; at ten times the rate each lap takes 120 ms.
         let fast = |share| -> Vec<(u128, u32)> {
             let fast = recorded.at_rate(25.0, SECONDS(0.25), share);
             fast.arrivals().iter().map(|it| (it.at.as_micros(), it.tokens)).collect()

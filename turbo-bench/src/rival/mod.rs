@@ -1,13 +1,14 @@
-//! The other side of a comparison: a process that times batches on request, and sleeps otherwise.
+//! A rival in a comparison: a process that times batches on request, and sleeps otherwise.
 //!
 //! ```text
 //! {"batches": [[12, 7], [30]], "warm_up": 1, "runs": 3} ──▶ rival ──▶ {"ms": [[9.1, 9.0, 9.2], [8.0, 8.1, 8.0]]}
 //! ```
 //!
-//! Requests and answers are JSON lines. turbo speaks them as `turbo-bench peer` ([`turbo`], and [`products`] for products
-//! alone), the others as `peers/peer_process.py` and `peers/products_peer.py`, so all are measured in the same way. A
-//! batch is the lengths of its sequences; their ids follow from that ([`token`]), so that outputs can be
-//! compared too. So do the factors of a product from its sizes ([`value`], [`weight`], [`bias`]).
+//! Requests and answers are JSON lines. turbo answers them as `turbo-bench peer` ([`turbo`], and [`products`] for
+//! products alone), the others as `peers/peer_process.py` and `peers/products_peer.py`, so all are measured in the same
+//! way. A batch is given by the lengths of its sequences. Their ids follow from the lengths ([`token`]), so that
+//! outputs can be compared too. In the same way the factors of a product follow from its sizes ([`value`], [`weight`],
+//! [`bias`]).
 
 pub mod products;
 pub mod turbo;
@@ -26,7 +27,7 @@ use crate::log::Log;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub enum Request {
-    /// To run each batch `warm_up` times uncounted, then `runs` times.
+    /// Run each batch `warm_up` times uncounted, then `runs` times.
     Time {
         /// Lengths of the sequences of each batch.
         batches: Vec<Vec<u32>>,
@@ -35,26 +36,26 @@ pub enum Request {
         /// Runs that count.
         runs: usize,
     },
-    /// For the first and the last token's vector of each sequence of one batch.
+    /// Return the first and the last token's vector of each sequence of one batch.
     Rows {
         /// Lengths of its sequences.
         rows: Vec<u32>,
     },
-    /// To compute a product once uncounted, then as often as fits into so many seconds, three times at least.
+    /// Compute a product once uncounted, then as often as fits into so many seconds, three times at least.
     Product {
-        /// Which one.
+        /// The product.
         linear: Linear,
         /// Seconds.
         seconds: f64,
     },
-    /// For the first and the last row of a product.
+    /// Return the first and the last row of a product.
     ProductRows {
-        /// Which one.
+        /// The product.
         linear_rows: Linear,
     },
 }
 
-/// A linear layer: rows times packed weights, bias fused.
+/// A linear layer: rows times packed weights, with the bias fused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Linear {
@@ -64,11 +65,11 @@ pub struct Linear {
     pub in_features: usize,
     /// Columns of the product.
     pub out_features: usize,
-    /// Whether GELU follows on the bias.
+    /// Whether GELU follows the bias.
     pub gelu: bool,
 }
 
-/// What a rival says.
+/// What a rival writes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
@@ -85,8 +86,8 @@ pub enum Answer {
     Rows(Vec<Vec<f32>>),
 }
 
-/// Id of token `t` in a sequence of `n`, the same for every rival; a vocabulary of BERT's size loses its first thousand
-/// ids, which mean something.
+/// The id of token `t` in a sequence of `n`, the same for every rival. In a vocabulary of BERT's size or larger, the
+/// first thousand ids are not used, because they have special meanings.
 pub fn token(t: u32, n: u32, vocab_size: usize) -> u32 {
     let mixed = u64::from(t) * 7919 + u64::from(n) * 104_729;
     if vocab_size >= 30_000 { 1000 + (mixed % 29_000) as u32 } else { (mixed % vocab_size as u64) as u32 }
@@ -98,14 +99,14 @@ pub fn value(i: usize) -> f32 {
     (i % 251) as f32 / 125.0 - 1.0
 }
 
-/// Value `i` of a weight whose rows have so many. Each row has a scale of its own, so that an engine that mixes up the
-/// scales of quantised ones computes something else.
+/// Value `i` of a weight whose rows have `in_features` values. Rows have different scales, so that an engine that mixes
+/// up the scales of quantised rows computes something else.
 #[must_use]
 pub fn weight(i: usize, in_features: usize) -> f32 {
     value(i) * (1 + i / in_features % 7) as f32
 }
 
-/// Value `i` of a bias: large enough beside sums of hundreds to be missed.
+/// Value `i` of a bias: large enough that its absence shows beside sums of hundreds.
 #[must_use]
 pub fn bias(i: usize) -> f32 {
     100.0 * value(i)
@@ -148,7 +149,7 @@ impl Rival {
     /// Starts `command` and waits until it is ready.
     ///
     /// # Errors
-    /// When it does not start, or ends; the last lines that it wrote say why.
+    /// When it does not start, or ends. The error quotes the last lines that it wrote.
     pub fn start(name: &str, command: &mut Command) -> Result<Self> {
         let log = Log::new()?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log.sink()?);
@@ -164,7 +165,7 @@ impl Rival {
         Ok(rival)
     }
 
-    /// What the comparison calls it.
+    /// Its name in the comparison.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -174,7 +175,7 @@ impl Rival {
         &self.library
     }
 
-    /// Its process.
+    /// The id of its process.
     pub fn process_id(&self) -> u32 {
         self.child.id()
     }
@@ -205,7 +206,7 @@ impl Rival {
         }
     }
 
-    /// Milliseconds of each run of a product, as many as fit into so many seconds.
+    /// Milliseconds of each run of a product; as many runs as fit into so many seconds.
     ///
     /// # Errors
     /// When it ends, or answers something else.
@@ -233,7 +234,7 @@ impl Rival {
     /// When it ends, or answers something else.
     pub fn ask<A: DeserializeOwned>(&mut self, request: &impl Serialize) -> Result<A> {
         let line = serde_json::to_string(request)? + "\n";
-        // Where it has ended, reading its answer says why.
+        // If the process has ended, reading its answer says why.
         drop(self.to.write_all(line.as_bytes()).and_then(|()| self.to.flush()));
         self.answer()
     }
@@ -252,7 +253,7 @@ impl Rival {
 
 impl Drop for Rival {
     fn drop(&mut self) {
-        // It may have ended by itself, and then there is nothing to do.
+        // If it has ended by itself, there is nothing to do.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -287,14 +288,14 @@ mod tests {
         assert_eq!(serde_json::from_str::<Answer>(ms).unwrap(), Answer::Ms(vec![vec![9.1], vec![8.0]]));
     }
 
-    /// What `token(t, n)` of `peers/peer_process.py` gives.
+    /// The results of `token(t, n)` in `peers/peer_process.py`.
     #[test]
     fn ids_are_those_of_the_other_side() {
         assert_eq!([(0, 12), (11, 12), (499, 500)].map(|(t, n)| token(t, n, 30522)), [10748, 10857, 28081]);
         assert!((0..100).all(|t| token(t, 100, 103) < 103));
     }
 
-    /// What `values`, `weight` and `bias` of `peers/products_peer.py` give.
+    /// The results of `values`, `weight` and `bias` in `peers/products_peer.py`.
     #[test]
     fn factors_are_those_of_the_other_side() {
         assert_eq!([0, 125, 250, 251].map(value), [-1.0, 0.0, 1.0, -1.0]);

@@ -1,8 +1,8 @@
-//! turbo as a rival at products alone: rows times packed weights, bias fused, weights that no cache holds.
+//! turbo as a rival at products alone: rows times packed weights, with the bias fused. No cache holds the weights.
 //!
-//! Weights rotate over copies, as the layers of a model do, rows and results lie in memory of the device, and its
-//! threads stay awake from one product of a turn to the next. What goes in and out is f32 at every precision, so both
-//! factors' conversion is included.
+//! Runs rotate over copies of the weight, as a model goes from layer to layer. Rows and results lie in memory of the
+//! device, whose threads stay awake from one product of a turn to the next. Input and output are f32 at every
+//! precision, so the times include their conversion.
 
 use std::{
     io::{BufRead, Write},
@@ -15,9 +15,9 @@ use turbo_kernels::{Activation, Cpu, Device, Epilogue, Gemm, KernelError};
 use super::{Answer, Linear, Request, bias, converse, turbo, value, weight};
 use crate::figures::cpu::Precision;
 
-/// Bytes of all copies of a weight, at its precision: several times the caches of the processors that are known.
+/// Bytes of all copies of a weight, at its precision: several times the caches of the known processors.
 const COPIES: usize = 128 << 20;
-/// Runs of a turn at least.
+/// The fewest runs of a turn.
 pub(super) const FEWEST: usize = 3;
 
 /// Answers requests until there are no more.
@@ -31,7 +31,7 @@ pub fn serve(device: Cpu, precision: Precision, requests: impl BufRead, answers:
     converse(&ready, |request| products.answer(request), requests, answers)
 }
 
-/// The first and the last row of each of some products with one weight, the first of which has the most rows.
+/// The first and the last row of each of several products with one weight. The first product must have the most rows.
 ///
 /// # Errors
 /// When there is no memory, or a product fails.
@@ -65,7 +65,7 @@ impl Products {
         }
     }
 
-    /// What a product needs: made anew where the last one had another weight, or fewer rows.
+    /// What a product needs. It is made anew if the last product had another weight, or fewer rows.
     fn bench(&mut self, linear: Linear) -> Result<(&Cpu, &mut Bench)> {
         let Linear { rows, in_features, out_features, .. } = linear;
         if rows * in_features * out_features == 0 {
@@ -80,17 +80,18 @@ impl Products {
     }
 }
 
-/// Copies of a weight of so many values that no cache holds together.
+/// How many copies of a weight of so many values are needed so that no cache holds them all.
 fn copies(values: usize, precision: Precision) -> usize {
     COPIES.div_ceil(values * precision.bytes() as usize).max(2)
 }
 
 /// Copies of a weight, and room for the factors.
 struct Bench {
-    /// Of the most rows that there is room for.
+    /// The product with the most rows that there is room for.
     linear: Linear,
     weights: Vec<<Cpu as Gemm>::Weight>,
-    /// Where a turn goes on in them: the first ones may still be in a cache, if every turn began there.
+    /// The copy with which the next turn begins. If every turn began with the first copy, that might still be in a
+    /// cache.
     next: usize,
     x: <Cpu as Device>::Block,
     out: <Cpu as Device>::Block,

@@ -1,4 +1,4 @@
-//! turbo as a rival among the others: the bare engine, from ids to the last hidden state, packed.
+//! turbo as a rival: the bare engine, from ids to the last hidden state, packed.
 
 use std::{
     io::{BufRead, Write},
@@ -74,7 +74,7 @@ impl<D: EncoderKernels> Turbo<D> {
         }
     }
 
-    /// Milliseconds of each of `runs` runs of a batch, from its ids on the host to its last hidden state on the device.
+    /// Milliseconds of each of `runs` runs of a batch, from ids on the host to the last hidden state on the device.
     pub(crate) fn time(&mut self, lens: &[u32], warm_up: usize, runs: usize) -> Result<Vec<f64>> {
         self.stage(lens)?;
         let once = |_| {

@@ -1,5 +1,5 @@
-//! Two thousand connections, all open, all with a request at once, each with an answer: as many as there are slots get
-//! their vectors, and the others a refusal to try again.
+//! Two thousand open connections that all send a request at once. Each gets an answer: as many as there are slots get
+//! their vectors, and the others are told to try again.
 
 use anyhow::{Context, Result, bail};
 use hyper::body::Bytes;
@@ -9,9 +9,10 @@ use tokio::{net::TcpStream, task::JoinSet};
 use super::{PATIENCE, Siege, Trial, raw};
 use crate::fire::raise_file_limit;
 
-/// Files that this process has open besides.
+/// Files that this process may have open besides.
 const BESIDES: u64 = 100;
-/// Connections that are made at a time: more than the system lets wait would be tried again in a second.
+/// Connections that are made at a time. If they were more than the system lets wait, the rest would be tried again only
+/// after a second.
 const AT_A_TIME: usize = 200;
 
 #[derive(Deserialize)]
@@ -39,7 +40,7 @@ pub(super) async fn come(siege: &Siege<'_>, trial: &mut Trial) -> Result<()> {
             }
         }
     }
-    // Twice: first over new connections, then over the same ones, which were kept.
+    // Twice: first over new connections, then over the same connections, which were kept open.
     for round in 0..2 {
         let asked: Vec<Bytes> = (0..16).map(|seed| siege.texts.body(&[3 + seed as u32 % 8], seed)).collect();
         let mut asking = JoinSet::new();
@@ -65,7 +66,7 @@ pub(super) async fn come(siege: &Siege<'_>, trial: &mut Trial) -> Result<()> {
 }
 
 async fn ask(mut stream: TcpStream, request: Vec<u8>) -> (TcpStream, raw::Reply) {
-    // Where the connection is broken, there is no reply.
+    // If the connection is broken, `reply` says so.
     drop(raw::send(&mut stream, &request).await);
     let reply = raw::reply(&mut stream, PATIENCE).await;
     (stream, reply)

@@ -1,5 +1,5 @@
-//! Clients that send their head, or their body, a byte now and then, or do not read their answers: all others are
-//! served meanwhile. A client that ends within the server's patience is answered; one that does not is cut off.
+//! Clients that send their head or their body a byte now and then, or do not read their answers. All others are served
+//! meanwhile. A slow client that finishes within the server's patience is answered; any other one is cut off.
 
 use std::{
     io,
@@ -18,26 +18,26 @@ use tokio::{
 use super::{PATIENCE, Siege, Trial, raw};
 use crate::fire::Connections;
 
-/// Between two requests of a client that does not dawdle.
+/// The time between two requests of a client that does not dawdle.
 const STEP: Duration = Duration::from_millis(100);
 /// The server's patience with a head.
 const HEAD: Duration = Duration::from_secs(75);
-/// The same with a body that drips, and with a client that reads nothing.
+/// The server's patience with a slow body, and with a client that reads nothing.
 const STALL: Duration = Duration::from_secs(30);
-/// A client that goes on for so much longer should have been cut off.
+/// A client that dawdles so much longer than the patience should have been cut off.
 const LATER: Duration = Duration::from_secs(10);
-/// Clients that do not read: each has answers made that no other client wants.
+/// Clients that do not read. Each requests answers that no other client wants.
 const READERS: usize = 4;
-/// Rows of all tokens: an answer is as large as one can be.
+/// The route with the largest answers: rows of all tokens.
 const LARGE: &str = "/embed_all";
-/// Bytes of answers that such a client requests and does not read: more than the system takes from the server for it.
+/// Bytes of answers that such a client requests and does not read: more than the system buffers for it.
 const ASKED: usize = 8 << 20;
-/// Heads of answers tell times, in more digits or fewer.
+/// Bytes by which answers may differ, because their heads give times with more digits or fewer.
 const HEADS_DIFFER: usize = 100;
-/// Bytes for which it has room itself.
+/// Bytes of its own receive buffer.
 const ROOM: u32 = 64 << 10;
 
-/// What a dawdler dawdles over.
+/// What a dawdler is slow with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Over {
     Head,
@@ -45,14 +45,14 @@ enum Over {
     Answers,
 }
 
-/// How it ended: whether it got all that it had requested.
+/// How a dawdler ended: whether it got all that it had requested.
 type Ended = (Over, Result<(), String>);
 
 pub(super) async fn come(siege: &Siege<'_>, trial: &mut Trial) -> Result<()> {
     let mut dawdlers: JoinSet<Ended> = JoinSet::new();
     let address = siege.server.address();
     let end = Instant::now() + siege.size.dawdling;
-    // All of them come to their end at once, and there is a slot for each.
+    // All of them finish at the same time, and there is a slot for each.
     let body = siege.texts.body(&[40], 5);
     for index in 0..siege.size.dawdlers {
         let over = [Over::Head, Over::Body][index % 2];
@@ -91,7 +91,7 @@ pub(super) async fn come(siege: &Siege<'_>, trial: &mut Trial) -> Result<()> {
     Ok(())
 }
 
-/// What was wrong about the end of one that had dawdled for so long.
+/// What was wrong, if anything, about how a client ended that had dawdled for so long.
 fn judge(over: Over, ended: Result<(), String>, dawdling: Duration) -> Option<String> {
     let patience = match over {
         Over::Head => HEAD,
@@ -106,7 +106,7 @@ fn judge(over: Over, ended: Result<(), String>, dawdling: Duration) -> Option<St
     }
 }
 
-/// Sends what is before `slow` at once, a byte of that now and then so that they last until the end, and then the rest.
+/// Sends the bytes before `slow` at once, those of `slow` one by one so that they last until `end`, and then the rest.
 async fn write_slowly(
     address: SocketAddr,
     request: &[u8],
@@ -128,7 +128,7 @@ async fn write_slowly(
     }
 }
 
-/// Requests more than the system takes, and reads nothing of it until the end.
+/// Requests more than the system buffers, and reads none of it until `end`.
 async fn read_late(address: SocketAddr, body: &Bytes, end: Instant) -> Result<(), String> {
     let broke = |error: io::Error| format!("a broken connection: {error}");
     let mut stream = raw::connect_narrow(address, ROOM).await.map_err(broke)?;
@@ -151,7 +151,7 @@ mod tests {
 
     const SECONDS: fn(u64) -> Duration = Duration::from_secs;
 
-    /// A pause at the end would be one that the server has no patience with.
+    /// The server would not have the patience for a long pause at the end.
     #[test]
     fn what_is_sent_slowly_lasts_until_the_end() {
         use std::io::{Read, Write};

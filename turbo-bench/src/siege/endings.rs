@@ -19,26 +19,26 @@ use tokio::{
 use super::{NO_ANSWERS, PATIENCE, Siege, Size, Stage, Trial, folder, raw, start};
 use crate::fire::{Connections, server::Signal};
 
-/// How long all clients send requests before the signal.
+/// How long the clients send requests before the signal.
 const BEFORE: Duration = Duration::from_millis(500);
-/// A listener that is still open so long after the signal was not closed first.
+/// If the listener is still open so long after the signal, it was not closed first.
 const CLOSED: Duration = Duration::from_millis(250);
-/// So often it may be, or a client may be reset while it connects, as a busy machine may keep any thread from its
-/// cores, those of the system too: a server that does so by itself does it each time.
+/// How often the listener may stay open for too long, or a client may be reset while it connects. A busy machine may
+/// keep any thread from its cores, the system's own too. A server that is itself at fault fails each time.
 const MISHAPS: usize = 2;
-/// How long it is looked whether the listener closes at all.
+/// How long to look whether the listener closes at all.
 const LOOKED: Duration = Duration::from_secs(2);
-/// Between two looks.
+/// The time between two looks.
 const LOOK: Duration = Duration::from_millis(5);
-/// Texts of a request while the server is killed.
+/// Texts of each request in the trial that kills the server.
 const TEXTS: usize = 4;
-/// Answers that are compared afterwards.
+/// Number of answers that are compared afterwards.
 const COMPARED: usize = 100;
-/// What tells how many answers there are in the folder, and how many were found there.
+/// The metrics for how many answers the folder holds, and how many were found there.
 const HELD: &str = "turbo_cache_entries{tier=\"folder\"}";
 const FOUND: &str = "turbo_cache_hits{tier=\"folder\"}";
 
-/// SIGTERM while clients come and go: the listener closes first, and every connection that was accepted is answered.
+/// SIGTERM while clients come and go: the listener closes first, and every accepted connection is answered.
 pub(super) fn stop(stage: &impl Stage, size: Size) -> Result<Trial> {
     let mut mishaps = Vec::new();
     loop {
@@ -54,7 +54,7 @@ pub(super) fn stop(stage: &impl Stage, size: Size) -> Result<Trial> {
     }
 }
 
-/// What came of it, and a mishap that a busy machine may be the cause of.
+/// Runs the trial once. Returns it, and a mishap that a busy machine may have caused, if there was one.
 fn stop_once(stage: &impl Stage, size: Size) -> Result<(Trial, Option<String>)> {
     let mut trial = Trial::default();
     let costs = folder()?;
@@ -78,12 +78,12 @@ async fn ask_while_it_stops(siege: &Siege<'_>, trial: &mut Trial) -> Result<Opti
     let address = siege.server.address();
     let mut clients = JoinSet::new();
     for client in 0..siege.size.asking {
-        // Short texts: most of the time clients are on their way in.
+        // Texts are short, so that clients spend most of their time connecting.
         let body = siege.texts.body(&[3 + client as u32 % 8], client as u64);
         clients.spawn(until_refused(address, raw::request(&body, "close")));
     }
-    // It has been accepted, and sends half of its request before the signal and the rest when no client is accepted any
-    // more.
+    // This client has been accepted. It sends half of its request before the signal, and the rest when no client is
+    // accepted any more.
     let body = siege.texts.body(&[9], 0);
     let request = raw::request(&body, "close");
     let (early, late) = request.split_at(request.len() - body.len() / 2);
@@ -92,10 +92,10 @@ async fn ask_while_it_stops(siege: &Siege<'_>, trial: &mut Trial) -> Result<Opti
     sleep(BEFORE).await;
     siege.server.signal(Signal::TERM)?;
     let told = Instant::now();
-    // On a thread of its own: the clients run on this one.
+    // On another thread, because the clients run on this one.
     let closed = tokio::task::spawn_blocking(move || closed(address, told)).await?;
     trial.note(format!("closed to others within {} ms", rounded(closed)));
-    // A client is still being answered now.
+    // The accepted client must still be answered now.
     drop(raw::send(&mut halfway, late).await);
     let reply = raw::reply(&mut halfway, PATIENCE).await;
     trial.note(format!("{reply} to who was halfway"));
@@ -133,8 +133,8 @@ async fn ask_while_it_stops(siege: &Siege<'_>, trial: &mut Trial) -> Result<Opti
     Ok(mishap)
 }
 
-/// The time from the signal until a connection was refused, which is not waited for longer than [`LOOKED`]. A client
-/// that connects while the listener closes is refused only a second later.
+/// The time from the signal until a connection was refused. The wait ends after [`LOOKED`] at the latest. A client that
+/// connects while the listener closes is refused only a second later.
 fn closed(address: SocketAddr, told: Instant) -> Duration {
     let is_refused = || {
         let connected = TcpStream::connect_timeout(&address, LOOKED);
@@ -149,12 +149,13 @@ fn closed(address: SocketAddr, told: Instant) -> Duration {
     }
 }
 
-/// Milliseconds, in tens: a word of its own for every run would tell nothing.
+/// Milliseconds, rounded up to tens, so that runs share a label.
 fn rounded(time: Duration) -> u128 {
     time.as_millis().div_ceil(10) * 10
 }
 
-/// Sends the request over a new connection each time, until one is refused; what came back, and when.
+/// Sends the request again and again, each time over a new connection, until there is no connection. Returns the
+/// replies and their times.
 async fn until_refused(address: SocketAddr, request: Vec<u8>) -> Vec<(Instant, raw::Reply)> {
     let mut replies = Vec::new();
     let begin = Instant::now();
@@ -168,7 +169,7 @@ async fn until_refused(address: SocketAddr, request: Vec<u8>) -> Vec<(Instant, r
     replies
 }
 
-/// SIGKILL under load: the next server starts from what the last one kept, costs and answers, and answers the same.
+/// SIGKILL under load: the next server starts from the costs and answers that the last one kept, and answers the same.
 pub(super) fn kill(stage: &impl Stage, size: Size) -> Result<Trial> {
     let mut trial = Trial::default();
     let (costs, answers) = (folder()?, folder()?);
@@ -208,7 +209,7 @@ pub(super) fn kill(stage: &impl Stage, size: Size) -> Result<Trial> {
 
 type Answered = Vec<(Bytes, Bytes)>;
 
-/// Kills the server when it has answered for a while and kept something of that; the last questions and answers.
+/// Kills the server when it has answered for a while and kept some answers. Returns the requests and answers.
 async fn ask_while_it_is_killed(siege: &Siege<'_>, trial: &mut Trial) -> Result<Answered> {
     let answered: Rc<RefCell<Answered>> = Rc::default();
     let mut clients = JoinSet::new();
@@ -223,7 +224,7 @@ async fn ask_while_it_is_killed(siege: &Siege<'_>, trial: &mut Trial) -> Result<
                     Ok(Ok(answer)) if answer.status.as_u16() == 200 => {
                         answered.borrow_mut().push((body.clone(), answer.body));
                     }
-                    // Refused: there are more clients than slots.
+                    // It was refused: there are more clients than slots.
                     Ok(Ok(_)) => sleep(LOOK).await,
                     Ok(Err(_)) | Err(_) => break,
                 }
@@ -245,10 +246,10 @@ async fn ask_while_it_is_killed(siege: &Siege<'_>, trial: &mut Trial) -> Result<
     Ok(answered.take())
 }
 
-/// Sends some of the requests again: the answers are the same, and some come from the folder.
+/// Sends some of the requests again. The answers must be the same, and some must come from the folder.
 async fn compare(siege: &Siege<'_>, trial: &mut Trial, answered: &Answered) -> Result<()> {
     let to = Connections::to(siege.server.address())?;
-    // The first were surely written.
+    // The first answers were surely written.
     for (body, expected) in answered.iter().take(COMPARED) {
         match timeout(PATIENCE, to.ask(body.clone(), None)).await.context("silence").flatten() {
             Ok(answer) if answer.body == *expected => trial.note("the same afterwards"),

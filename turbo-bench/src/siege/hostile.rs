@@ -1,4 +1,4 @@
-//! Requests that are none: each gets an answer that says so, or its connection is closed.
+//! Invalid requests: each gets an answer that says so, or its connection is closed.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::workload;
 
 /// Requests at a time.
 const AT_A_TIME: usize = 32;
-/// A connection on which the server waits for the rest of a request that never comes is left after this time.
+/// How long to stay on a connection on which the server waits for the rest of a request that never comes.
 const UNFINISHED: Duration = Duration::from_millis(200);
-/// More than a body may have by default.
+/// Bytes of a body that is longer than the default limit.
 const TOO_LONG: usize = 3_000_000;
 
 /// A request, and whether a server can see that it is whole.
@@ -53,7 +53,7 @@ pub(super) async fn come(siege: &Siege<'_>, trial: &mut Trial) -> Result<()> {
     Ok(())
 }
 
-/// A valid request in which some bytes of the body are others, missing, or there twice.
+/// A valid request, with some bytes of its body changed, removed or inserted, or the body cut off.
 fn damaged(siege: &Siege<'_>, seed: u64) -> Hostile {
     let lens: Vec<u32> = workload::uniform(&(2..=siege.size.longest as usize), 1 + seed as usize % 4, seed)
         .into_iter()
@@ -76,7 +76,7 @@ fn damaged(siege: &Siege<'_>, seed: u64) -> Hostile {
     embed(body)
 }
 
-/// A body to the route of vectors, of the length that its head says.
+/// A request for vectors with this body, and a head that gives its length.
 fn embed(body: impl Into<Bytes>) -> Hostile {
     Hostile { bytes: raw::request(&body.into(), "close"), is_whole: true }
 }
@@ -89,7 +89,7 @@ fn unfinished(bytes: impl Into<Vec<u8>>) -> Hostile {
     Hostile { bytes: bytes.into(), is_whole: false }
 }
 
-/// Those that are written by hand.
+/// The requests that are written by hand.
 fn written() -> Vec<fn() -> Hostile> {
     vec![
         // Not JSON.
@@ -105,7 +105,7 @@ fn written() -> Vec<fn() -> Hostile> {
         || embed("[".repeat(100_000)),
         || embed("{\"inputs\":".repeat(50_000)),
         || embed(format!("{{\"inputs\": {}}}", "[".repeat(100_000) + &"]".repeat(100_000))),
-        // JSON, and no inputs.
+        // JSON without valid inputs.
         || embed("{\"inputs\": null}"),
         || embed("{\"inputs\": {}}"),
         || embed("{\"inputs\": []}"),
@@ -133,7 +133,7 @@ fn written() -> Vec<fn() -> Hostile> {
         || embed(format!("{{\"inputs\": [{}1]}}", "1,".repeat(500_000))),
         || embed(format!("{{\"inputs\": \"{}\"}}", "a".repeat(TOO_LONG))),
         || embed(vec![b' '; TOO_LONG]),
-        // A head that is wrong.
+        // Heads that are wrong.
         || whole("GET /embed HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"),
         || whole("POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"),
         || {
@@ -169,7 +169,7 @@ fn written() -> Vec<fn() -> Hostile> {
             ))
         },
         || whole(&b"GET / HTTP/1.1\r\nhost: x\r\nx-a: \x00\x01\r\nconnection: close\r\n\r\n"[..]),
-        // What never ends.
+        // Requests that never end.
         || unfinished("POST /embed HTTP/1.1\r\nhost: x\r\n"),
         || unfinished(raw::head(100, "close") + "{\"inputs\": "),
         || unfinished("POST /embed HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{\"inp\r\n"),
@@ -183,7 +183,7 @@ fn written() -> Vec<fn() -> Hostile> {
                 "POST /embed HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n0\r\n\r\n",
             )
         },
-        // Another protocol.
+        // Other protocols.
         || unfinished("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
         || unfinished(&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\x04\x00\x00\x00\x00\x00"[..]),
         || unfinished(&b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..]),

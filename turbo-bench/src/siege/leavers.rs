@@ -1,7 +1,8 @@
-//! Clients that go before they have their answer: a request whose client has gone leaves the queue.
+//! Clients that leave before they have their answer. A request whose client has gone leaves the queue.
 //!
-//! Over HTTP/1.1 closing a connection and closing its writing side alone look the same, and the server takes both
-//! clients for gone. So a client that closes a half is answered, if that is done by then, or its connection is closed.
+//! In HTTP/1.1 a closed connection and one with only its writing side closed look the same, and the server takes both
+//! clients for gone. So a client that closes a half gets its answer if that is ready by then; otherwise its connection
+//! is closed.
 
 use std::{
     io,
@@ -21,26 +22,26 @@ use crate::{fire::Connections, workload};
 
 /// Clients at a time.
 const AT_A_TIME: usize = 50;
-/// A client stays for so many steps at most before it goes.
+/// A client stays for at most so many steps before it leaves.
 const STEPS: usize = 8;
 const STEP: Duration = Duration::from_millis(1);
-/// An answer that comes later than this after all have gone had to wait for requests without clients.
+/// If an answer takes longer than this after all have gone, it had to wait for requests without clients.
 const CLEARED: Duration = Duration::from_secs(5);
-/// What counts requests whose clients had gone.
+/// The metric that counts requests whose clients had gone.
 const WITHDRAWN: &str = "te_request_failure{err=\"dropped\"}";
 
-/// How a client goes.
+/// When and how a client leaves.
 #[derive(Clone, Copy)]
 enum Way {
-    /// In the midst of its request.
+    /// It leaves in the midst of its request.
     Midst,
-    /// When it has said all.
+    /// It leaves when it has sent its whole request.
     Asked,
-    /// It has said all, says so, and still listens.
+    /// It sends its whole request, closes its writing side, and still listens.
     Half,
 }
 
-/// How it left.
+/// What became of a client.
 enum Left {
     Gone,
     Heard(raw::Reply),

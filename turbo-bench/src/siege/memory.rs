@@ -1,4 +1,4 @@
-//! Requests of all lengths and sizes: what does the server keep of them? Nothing, or what its cache may take.
+//! Requests of all lengths and sizes. The server must keep nothing of them, or no more than its cache may take.
 
 use std::{ops::Range, rc::Rc};
 
@@ -12,28 +12,28 @@ use crate::{
     workload,
 };
 
-/// Clients that ask.
+/// Clients at a time.
 const CLIENTS: usize = 8;
-/// What a server may grow by that keeps no answers, bytes.
+/// Bytes by which a server may grow that keeps no answers.
 pub const MAY_GROW: f64 = 5e6;
-/// What the cache may take, where there is one, bytes.
+/// Bytes of the cache, where there is one.
 const BUDGET: u64 = 8 << 20;
-/// What counts answers that had to go for others.
+/// The metric that counts answers that were evicted for others.
 const EVICTED: &str = "turbo_cache_evictions{tier=\"memory\"}";
 
-/// The requests: most texts of each, and their tokens.
+/// A mix of requests: the most texts of each, and the range of their tokens.
 pub(super) struct Mixed {
     texts: usize,
     tokens: Range<u32>,
 }
 
 impl Mixed {
-    /// Of all lengths, as many as people ask for at a time.
+    /// Texts of all lengths, as few at a time as people send.
     pub(super) fn of_all_lengths(size: &Size) -> Self {
         Self { texts: 2, tokens: 3..size.longest + 1 }
     }
 
-    /// Many that are soon computed, and too long to be drawn twice.
+    /// Many texts that are soon computed, and long enough never to be drawn twice.
     pub(super) const DISTINCT: Self = Self { texts: 16, tokens: 8..14 };
 
     /// Tokens of a request, on average.
@@ -42,24 +42,24 @@ impl Mixed {
         texts * f64::from(self.tokens.start + self.tokens.end - 1) / 2.0
     }
 
-    /// Another body for another seed.
+    /// The body for a seed; each seed has another one.
     fn body(&self, siege: &Siege<'_>, seed: u64) -> Bytes {
         let lens = self.tokens.start as usize..=self.tokens.end as usize - 1;
         let lens = workload::uniform(&lens, 1 + seed as usize % self.texts, seed);
-        // Texts of a body have seeds that follow each other.
+        // The texts of a body have consecutive seeds.
         siege
             .texts
             .body(&lens.into_iter().map(|len| len as u32).collect::<Vec<_>>(), seed * self.texts as u64)
     }
 }
 
-/// A server without a cache.
+/// The trial of a server without a cache.
 pub(super) async fn look(siege: &Siege<'_>, trial: &mut Trial) -> Result<()> {
     let Size { warm_up, requests, .. } = siege.size;
     grow(siege, trial, &Mixed::of_all_lengths(&siege.size), [warm_up, requests], MAY_GROW).await
 }
 
-/// A server with one: there are more answers than it may keep.
+/// The trial of a server with a cache. There are more answers than it may keep.
 pub(super) fn fill(stage: &impl Stage, size: Size) -> Result<Trial> {
     let mut trial = Trial::default();
     let costs = folder()?;
@@ -77,7 +77,7 @@ pub(super) fn fill(stage: &impl Stage, size: Size) -> Result<Trial> {
     Ok(trial)
 }
 
-/// Sends so many requests to warm up, and so many more; by then the server may have grown by so many bytes.
+/// Sends `warm_up` requests, and then `requests` more, during which the server may grow by `may_grow` bytes.
 async fn grow(
     siege: &Siege<'_>,
     trial: &mut Trial,
@@ -128,7 +128,7 @@ async fn ask(
     Ok(())
 }
 
-/// So few clients have no reason to be refused.
+/// Judges an answer: with so few clients there is no reason to refuse one.
 fn judge(answer: Result<Answer, String>, trial: &mut Trial) {
     match answer {
         Ok(answer) => {

@@ -1,19 +1,19 @@
-//! Clients that a server has to survive: too many of them, those that dawdle, leave, send nonsense, or send requests
-//! while it stops.
+//! Clients that a server has to survive: too many of them, and clients that dawdle, leave, send nonsense, or send
+//! requests while the server stops.
 //!
 //! ```text
 //! Stage (starts a server) + Size (how many) ──▶ one trial after the other ──▶ Trial (what came back, what was broken)
 //! ```
 //!
-//! After each trial the server has to answer the same as before, and must not have panicked. What the server does wrong
-//! is written down as a broken promise; only what the generator itself cannot do ends the run.
+//! After each trial the server has to answer the same as before, and must not have panicked. Whatever the server does
+//! wrong is recorded as a broken promise. Only a failure of the generator itself ends the run.
 //!
 //! | module | clients |
 //! |---|---|
 //! | [`crowd`] | two thousand connections, all at once |
 //! | [`dawdlers`] | clients that send a byte now and then (slow loris), or read nothing |
 //! | [`leavers`] | clients that close a half or all of their connection before the answer |
-//! | [`hostile`] | bodies and heads that are too long, cut off, or no request at all |
+//! | [`hostile`] | bodies and heads that are too long, cut off, or not a request at all |
 //! | [`memory`] | ten thousand requests of all lengths: what does the server keep of them? |
 //! | [`endings`] | requests while the server gets a signal to stop, or is killed |
 
@@ -41,24 +41,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::fire::{Connections, Server, Texts, on_this_thread};
 
-/// How much of everything.
+/// The size of each trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Size {
     /// Connections at a time.
     pub crowd: usize,
     /// Clients that dawdle.
     pub dawdlers: usize,
-    /// And for how long.
+    /// How long they dawdle.
     pub dawdling: Duration,
     /// Clients that leave.
     pub leavers: usize,
-    /// Requests that are none.
+    /// Invalid requests.
     pub hostile: usize,
-    /// Requests before memory is looked at.
+    /// Requests before memory is first measured.
     pub warm_up: usize,
-    /// Requests until it is looked at again.
+    /// Requests until it is measured again.
     pub requests: usize,
-    /// Requests to a server that keeps its answers: more than it may keep.
+    /// Requests to a server that keeps answers: more than it may keep.
     pub kept: usize,
     /// Clients while the server gets a signal to stop.
     pub asking: usize,
@@ -67,7 +67,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// What the figure records: some minutes.
+    /// The size that the figure uses: some minutes.
     pub const WHOLE: Self = Self {
         crowd: 2000,
         dawdlers: 300,
@@ -82,7 +82,7 @@ impl Size {
         longest: 96,
     };
 
-    /// What a test has time for, on a tiny model.
+    /// The size that a test has time for, on a tiny model.
     pub const PART: Self = Self {
         crowd: 2000,
         dawdlers: 100,
@@ -96,14 +96,14 @@ impl Size {
         longest: 48,
     };
 
-    /// What all of it takes of a small model on two threads, s, by estimate; starts of servers besides.
+    /// The estimated seconds of all trials, with a small model on two threads, without the starts of servers.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         Who::ALL.iter().map(|who| who.seconds(self)).sum()
     }
 }
 
-/// Servers that are started for it.
+/// The number of servers that a run starts.
 pub const STARTS: usize = 5;
 
 /// Kinds of clients, in the order in which they come.
@@ -111,29 +111,29 @@ pub const STARTS: usize = 5;
 pub enum Who {
     /// More of them than there are slots.
     Crowd,
-    /// Those that take their time.
+    /// Those that send or read slowly.
     Dawdlers,
-    /// Those that go.
+    /// Those that leave.
     Leavers,
     /// Those that send nonsense.
     Hostile,
-    /// Those that ask for a long time, of a server that keeps no answers,
+    /// Those that send many requests, to a server that keeps no answers,
     Memory,
-    /// and of one that does.
+    /// and to one that does.
     Cache,
-    /// Those that send requests while it gets a signal to stop,
+    /// Those that send requests while the server gets a signal to stop,
     Stop,
-    /// or killed.
+    /// or is killed.
     Kill,
 }
 
-/// Tokens a second that a small model makes of on two threads, with the clients on the same cores.
+/// Tokens per second that a small model computes on two threads, with the clients on the same cores.
 const RATE: f64 = 11_000.0;
-/// The share of requests that are computed for all that is wrong with them, or though their clients go.
+/// The share of invalid requests, and of those whose clients leave, that are computed nevertheless.
 const COMPUTED: f64 = 0.25;
 
 impl Who {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 8] = [
         Self::Crowd,
         Self::Dawdlers,
@@ -145,7 +145,7 @@ impl Who {
         Self::Kill,
     ];
 
-    /// What a trial is called.
+    /// The name of the trial.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -160,7 +160,7 @@ impl Who {
         }
     }
 
-    /// What a trial takes, s, by estimate: what has to be waited for, and what has to be computed.
+    /// The estimated seconds of the trial: waiting, and computing.
     #[must_use]
     pub fn seconds(self, size: &Size) -> f64 {
         let (longest, mixed) = (f64::from(size.longest), memory::Mixed::of_all_lengths(size));
@@ -183,16 +183,16 @@ impl Who {
 pub enum Event<'a> {
     /// A trial begins.
     Begins(Who),
-    /// This became of it.
+    /// A trial ended with this result.
     Ended(Who, &'a Trial),
 }
 
-/// Where servers come from.
+/// Starts servers and makes texts for them.
 pub trait Stage {
-    /// How turbo is started; what it keeps, and where, is said behind that.
+    /// The command that starts turbo. Arguments that say what it keeps, and where, are appended to it.
     fn command(&self) -> Command;
 
-    /// Texts that its model knows.
+    /// Texts of words that its model knows.
     fn texts(&self) -> &Texts;
 }
 
@@ -201,29 +201,30 @@ pub trait Stage {
 pub struct Trial {
     /// Name of the clients.
     pub name: String,
-    /// Statuses, or what else came back, and how often.
+    /// Statuses and other outcomes, and how often each came.
     pub answers: BTreeMap<String, u64>,
-    /// What the server grew by, millions of bytes; `None` where it was not measured.
+    /// Millions of bytes by which the server grew; `None` if it was not measured.
     pub grown_mb: Option<f64>,
-    /// What it took, s.
+    /// How long it took, in seconds.
     pub seconds: f64,
     /// Promises that were not kept.
     pub broken: Vec<String>,
 }
 
-/// What a server has to keep its word for before it is given up.
+/// How long to wait for a server.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What a trial may take: none takes half of it.
+/// The time limit of a trial; none takes half of it.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Broken promises of a trial that are written down: the same happens to many clients.
+/// The most broken promises that are recorded of a trial, as many clients meet with the same.
 const MOST_BROKEN: usize = 8;
-/// Said of a server that is to compute everything.
+/// The argument for a server that is to compute everything.
 const NO_ANSWERS: &str = "--cache-bytes=0";
 
-/// All trials; `heard` is called at the begin and the end of each.
+/// Runs all trials. Calls `heard` at the beginning and the end of each.
 ///
 /// # Errors
-/// When the server does not start, or the generator lacks what it needs: what the server does wrong is in the trials.
+/// When the server does not start, or the generator lacks what it needs. Whatever the server does wrong is in the
+/// trials.
 pub fn run(stage: &impl Stage, size: Size, mut heard: impl FnMut(Event<'_>)) -> Result<Vec<Trial>> {
     let mut trials = Vec::new();
     let mut add = |who: Who, run: &dyn Fn() -> Result<Trial>| -> Result<()> {
@@ -256,17 +257,17 @@ fn folder() -> Result<tempfile::TempDir> {
     tempfile::tempdir().context("cannot make a temporary folder")
 }
 
-/// A server with costs in a folder, and what is `kept` of its answers.
+/// Starts a server with its costs in the folder `costs`; the arguments `kept` say what it keeps of its answers.
 fn start(stage: &impl Stage, costs: &Path, kept: &[impl AsRef<OsStr>]) -> Result<Server> {
     Server::start("turbo", stage.command().arg("--cost-cache").arg(costs).args(kept), PATIENCE)
 }
 
-/// A server and what is known of it.
+/// A server under siege, and what is known of it.
 pub(crate) struct Siege<'a> {
     server: &'a Server,
     texts: &'a Texts,
     size: Size,
-    /// What it answers to [`Siege::question`].
+    /// Its answer to [`Siege::question`].
     expected: Bytes,
 }
 
@@ -277,12 +278,12 @@ impl<'a> Siege<'a> {
         Ok(siege)
     }
 
-    /// The request before and after everything: where no answer is kept, it is computed each time.
+    /// The request that is sent before and after each trial. If the server keeps no answers, it is computed each time.
     fn question(&self) -> Bytes {
         self.texts.body(&[7, 19, 4], 99)
     }
 
-    /// The answer to it.
+    /// Gets the answer to [`Siege::question`].
     fn ask(&self) -> Result<Bytes> {
         let asked = async { Connections::to(self.server.address())?.ask(self.question(), None).await };
         let answer = on_this_thread(async { Ok(tokio::time::timeout(PATIENCE, asked).await) })?;
@@ -291,21 +292,21 @@ impl<'a> Siege<'a> {
         Ok(answer.body)
     }
 
-    /// What the server says of a metric, with its labels; none where it was never counted.
+    /// The value of a metric; `name` includes its labels. Zero if it was never counted.
     async fn metric(&self, name: &str) -> Result<f64> {
         let metrics = raw::get(self.server.address(), "/metrics").await?;
         let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
         Ok(value.unwrap_or(0.0))
     }
 
-    /// Runs one.
+    /// Runs a trial.
     fn trial(&self, come: impl AsyncFnOnce(&Self, &mut Trial) -> Result<()>) -> Result<Trial> {
         let mut trial = Trial::default();
         self.hold(&mut trial, come)?;
         Ok(trial)
     }
 
-    /// Runs one, and sees what is left of the server.
+    /// Runs a trial, and then checks the server.
     fn hold(&self, trial: &mut Trial, come: impl AsyncFnOnce(&Self, &mut Trial) -> Result<()>) -> Result<()> {
         self.within_limit(trial, come)?;
         match self.ask() {
@@ -317,7 +318,7 @@ impl<'a> Siege<'a> {
         Ok(())
     }
 
-    /// Runs one that may not go on for ever.
+    /// Runs a trial within [`LIMIT`].
     fn within_limit(
         &self,
         trial: &mut Trial,
@@ -336,24 +337,24 @@ impl<'a> Siege<'a> {
 }
 
 impl Trial {
-    /// One more answer of this kind.
+    /// Counts an answer of this kind.
     fn note(&mut self, kind: impl ToString) {
         self.note_many(kind, 1);
     }
 
-    /// So many more.
+    /// Counts so many answers of this kind.
     fn note_many(&mut self, kind: impl ToString, count: u64) {
         *self.answers.entry(kind.to_string()).or_default() += count;
     }
 
-    /// A promise that was not kept; the first of them are written down.
+    /// Records a broken promise; only the first ones are kept.
     fn breaks(&mut self, how: String) {
         if self.broken.len() < MOST_BROKEN {
             self.broken.push(how);
         }
     }
 
-    /// What must never be: a panic, and of all statuses that are the server's own fault any but those that may be now.
+    /// Checks what must never happen: a panic, and any 5xx status that is not in `may_be`.
     fn judge(&mut self, server: &Server, may_be: &[u16]) {
         let statuses = self.answers.keys().filter_map(|kind| kind.split(' ').next()?.parse::<u16>().ok());
         let faults: Vec<u16> = statuses.filter(|status| *status >= 500 && !may_be.contains(status)).collect();

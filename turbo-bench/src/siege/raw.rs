@@ -1,4 +1,4 @@
-//! A request as bytes over a connection of its own: what no client library would send.
+//! Requests as raw bytes over connections of their own, including requests that no client library would send.
 
 use std::{fmt, io, net::SocketAddr, time::Duration};
 
@@ -18,15 +18,15 @@ use crate::fire::client::ROUTE;
 pub(super) enum Reply {
     /// A whole answer, with this status.
     Whole(u16),
-    /// A part of one.
+    /// A part of an answer.
     Cut,
-    /// The connection was closed without a word.
+    /// The connection was closed without an answer.
     Closed,
-    /// It broke without a word.
+    /// The connection broke without an answer.
     Broken(io::ErrorKind),
-    /// Nothing, and the connection is still open.
+    /// Nothing came, and the connection is still open.
     Silence,
-    /// There was no connection to be had.
+    /// No connection could be made.
     NoConnection(io::ErrorKind),
 }
 
@@ -43,12 +43,12 @@ impl fmt::Display for Reply {
     }
 }
 
-/// A request for vectors; `connection` says what becomes of the connection (`close`, `keep-alive`).
+/// A request for vectors; `connection` is the value of that header (`close`, `keep-alive`).
 pub(super) fn request(body: &Bytes, connection: &str) -> Vec<u8> {
     request_to(ROUTE, body, connection)
 }
 
-/// The same to another route.
+/// The same for another route.
 pub(super) fn request_to(route: &str, body: &Bytes, connection: &str) -> Vec<u8> {
     [head_to(route, body.len(), connection).as_bytes(), body].concat()
 }
@@ -95,7 +95,7 @@ async fn within<T>(patience: Duration, work: impl Future<Output = io::Result<T>>
 pub(super) async fn say(address: SocketAddr, bytes: &[u8], patience: Duration) -> Reply {
     match connect(address).await {
         Ok(mut stream) => {
-            // A server may answer, and close, before it has read everything.
+            // A server may answer and close before it has read everything.
             drop(within(patience, stream.write_all(bytes)).await);
             reply(&mut stream, patience).await
         }
@@ -103,7 +103,7 @@ pub(super) async fn say(address: SocketAddr, bytes: &[u8], patience: Duration) -
     }
 }
 
-/// The body of what a route tells.
+/// Gets the body of a route.
 pub(super) async fn get(address: SocketAddr, route: &str) -> Result<String> {
     let mut stream = connect(address).await.context("cannot connect")?;
     let request = format!("GET {route} HTTP/1.1\r\nhost: turbo\r\nconnection: close\r\n\r\n");
@@ -127,7 +127,7 @@ pub(super) async fn reply(stream: &mut TcpStream, patience: Duration) -> Reply {
     }
 }
 
-/// Reads one answer to its end; how many bytes it had.
+/// Reads one answer to its end; returns its number of bytes.
 pub(super) async fn whole_answer(stream: &mut TcpStream) -> io::Result<usize> {
     let mut answer = Vec::new();
     match within(PATIENCE, read(stream, &mut answer)).await? {
@@ -136,7 +136,7 @@ pub(super) async fn whole_answer(stream: &mut TcpStream) -> io::Result<usize> {
     }
 }
 
-/// Reads until the connection ends; how many bytes there were.
+/// Reads until the connection ends; returns the number of bytes.
 pub(super) async fn drain(stream: &mut TcpStream) -> io::Result<usize> {
     let (mut count, mut piece) = (0, vec![0; 64 << 10]);
     loop {
@@ -147,7 +147,7 @@ pub(super) async fn drain(stream: &mut TcpStream) -> io::Result<usize> {
     }
 }
 
-/// Whether a whole answer came before the end.
+/// Reads into `answer`; returns whether a whole answer came before the end.
 async fn read(stream: &mut TcpStream, answer: &mut Vec<u8>) -> io::Result<bool> {
     let mut piece = [0; 16 << 10];
     while !is_whole(answer) {
@@ -159,7 +159,7 @@ async fn read(stream: &mut TcpStream, answer: &mut Vec<u8>) -> io::Result<bool> 
     Ok(true)
 }
 
-/// Whether the head is there, and as much of a body as it says; without a length the head is all that is looked at.
+/// Whether the head has arrived, and as much of the body as it announces. Without a length only the head is checked.
 fn is_whole(answer: &[u8]) -> bool {
     let Some(end) = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n") else { return false };
     let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();

@@ -1,17 +1,17 @@
-//! The smallest client of `POST /embed`: `{"inputs": [text, …]}` in, `[[number, …], …]` out.
+//! A minimal client of `POST /embed`: `{"inputs": [text, …]}` in, `[[number, …], …]` out.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-/// Longer than a dozen sentences take on any machine.
+/// The time limit of a request: longer than a dozen sentences take on any machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One vector for each text, in their order.
 ///
 /// # Errors
-/// When the server cannot be reached, answers with another status than 200 (its answer is in the message), or sends
+/// When the server cannot be reached, answers with a status other than 200 (its answer is in the message), or sends
 /// another number of vectors.
 pub(super) fn embed(address: &str, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
     let agent = ureq::Agent::config_builder()
@@ -40,7 +40,8 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
-    /// Answers one request with `status` and `body`; returns the address, and the request's body when joined.
+    /// Answers one request with `status` and `body`. Returns the address, and a thread that gives the request's body
+    /// when joined.
     fn answering(status: &'static str, body: &'static str) -> (String, thread::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());

@@ -1,4 +1,4 @@
-//! A dozen sentences: six pairs that say the same in other words.
+//! A dozen sentences: six pairs of paraphrases.
 
 use super::similarity::Similarities;
 
@@ -37,7 +37,7 @@ pub(super) const SENTENCES: [Sentence; 12] = [
     sentence("musician", "The woman is a musician who performs songs on her acoustic guitar in small cafés."),
 ];
 
-/// The sentences with the numbers that the table uses.
+/// The sentences with their numbers in the table.
 pub(super) fn listed() -> String {
     let line = |(i, s): (usize, &Sentence)| format!("{:>3}  {}\n", i + 1, s.text);
     SENTENCES.iter().enumerate().map(line).collect()

@@ -1,7 +1,7 @@
-//! The server as a child process: started, waited for, ended.
+//! Starts the server as a child process, waits for it, and ends it.
 //!
-//! It prints one line on standard output when it answers: `listening on http://HOST:PORT`. What it writes to
-//! standard error goes to a log file, which is shown when something fails.
+//! The server prints one line on standard output when it is ready: `listening on http://HOST:PORT`. Its standard error
+//! goes to a log file, whose end is shown when something fails.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -17,14 +17,15 @@ use crate::interrupt::{self, Interrupted};
 use crate::process::{self, TICK};
 use crate::progress::Progress;
 
-/// Loading takes a second and warming up about ten; a busy machine may take several times as long.
+/// How long the server may take to be ready. Loading takes a second and warming up about ten; a busy machine may take
+/// several times as long.
 const READY_WITHIN: Duration = Duration::from_secs(120);
-/// A server that was asked to end answers what it has accepted first.
+/// How long the server may take to end: it first answers what it has accepted.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
-/// How much of the log a failure shows.
+/// How many lines of the log a failure shows.
 const LOG_LINES: usize = 40;
 
-/// A running server; ended when dropped.
+/// A running server, which is killed when dropped.
 pub(super) struct Server {
     child: Child,
     address: String,
@@ -32,10 +33,10 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts `turbo serve` on a loopback port and returns when it answers.
+    /// Starts `turbo serve` on a loopback port, and returns when it is ready.
     ///
     /// # Errors
-    /// When it does not start, ends, or is not ready in time; the message has its output.
+    /// When it does not start, ends, or is not ready in time. The message has the end of its log.
     pub(super) fn start(
         binary: &Path,
         model: &Path,
@@ -53,7 +54,7 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(errors);
-        // Ctrl-C in a terminal reaches the whole group; the server gets its signal from us, once.
+        // Ctrl-C in a terminal reaches the whole process group; in its own group the server gets one signal, from us.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child =
@@ -87,7 +88,7 @@ impl Server {
         bail!("the server was not ready within {} s", READY_WITHIN.as_secs())
     }
 
-    /// Where it answers: `http://HOST:PORT`.
+    /// Its address: `http://HOST:PORT`.
     pub(super) fn address(&self) -> &str {
         &self.address
     }
@@ -119,10 +120,10 @@ impl Server {
         Ok(())
     }
 
-    /// Asks the server to end and waits until it has; another Ctrl-C kills it.
+    /// Asks the server to end, and waits until it has. Another Ctrl-C kills it.
     ///
     /// # Errors
-    /// When it ends with another code than 0, or has to be killed.
+    /// When it ends with a code other than 0, or has to be killed.
     pub(super) fn stop(mut self) -> Result<()> {
         let before = interrupt::received();
         let status = process::end(&mut self.child, ENDS_WITHIN, || interrupt::received() > before)?;
@@ -135,18 +136,18 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail when the child has been waited for; then there is nothing left to do.
+        // Both fail if the child has been waited for, and then there is nothing left to do.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The address in the line that says that the server answers.
+/// The address in the line that says that the server is ready.
 fn ready_address(line: &str) -> Option<&str> {
     line.strip_prefix("listening on ").map(str::trim).filter(|address| address.starts_with("http://"))
 }
 
-/// Reads on until the end, also when the receiver is gone: a full pipe would stop the writer.
+/// Reads lines until the end, even when the receiver is gone: a full pipe would stop the writer.
 fn lines_of(output: impl std::io::Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = channel();
     thread::spawn(move || {

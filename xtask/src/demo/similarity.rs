@@ -1,4 +1,4 @@
-//! Vectors in, a table of their cosine similarities out.
+//! Makes a table of the cosine similarities of vectors.
 
 use anyhow::{Result, ensure};
 
@@ -31,13 +31,13 @@ impl Similarities {
         Ok(Self { rows: unit.iter().map(|a| unit.iter().map(|b| dot(a, b)).collect()).collect() })
     }
 
-    /// The vector most similar to vector `i`, apart from itself; the first of equals, none if it is alone.
+    /// The vector most similar to vector `i`, except itself. The first one among equals; `None` if there is no other.
     pub(super) fn nearest(&self, i: usize) -> Option<usize> {
         let others = (0..self.rows.len()).filter(|&j| j != i);
         others.reduce(|best, j| if self.rows[i][j] > self.rows[i][best] { j } else { best })
     }
 
-    /// Two decimals, `*` at each row's nearest; a dozen rows fit 100 columns.
+    /// The table: two decimals, and `*` at each row's nearest. A dozen rows fit in 100 columns.
     pub(super) fn table(&self, labels: &[&str]) -> String {
         let mut text = " ".repeat(4 + LABEL);
         for column in 1..=self.rows.len() {

@@ -1,4 +1,4 @@
-//! What is carried to the machine with the GPU: a folder, with a list of what is in it.
+//! The bundle that is carried to the machine with the GPU: a folder with a list of its contents.
 
 use std::fmt;
 use std::fs;
@@ -9,20 +9,20 @@ use serde_json::json;
 
 use crate::digest::files_below;
 
-/// The folder, and the file without its ending.
+/// Name of the folder, and of the file without its ending.
 pub(super) const NAME: &str = "turbo-gpu";
-/// The list of what is in the folder, one line of JSON.
+/// Name of the list of the folder's contents, one line of JSON.
 pub(super) const MANIFEST: &str = "manifest.json";
-/// What can be carried.
+/// The most bytes that can be carried.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// A file or a folder, and what it is called in the bundle.
+/// A file or a folder, and its name in the bundle.
 pub(super) struct Item {
     pub(super) from: PathBuf,
     pub(super) name: PathBuf,
 }
 
-/// What was collected.
+/// A collected bundle.
 #[derive(Debug)]
 pub(super) struct Bundle {
     folder: PathBuf,
@@ -34,7 +34,7 @@ impl Bundle {
     /// Copies everything into `folder`, which is emptied first, and writes the list.
     ///
     /// # Errors
-    /// When something is missing, or all together is too large.
+    /// When something is missing, or the total is too large.
     pub(super) fn collect(items: &[Item], folder: &Path, commit: &[String; 2]) -> Result<Bundle> {
         Self::collect_up_to(MOST_BYTES, items, folder, commit)
     }
@@ -89,7 +89,7 @@ pub(super) fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Copies a file with its permissions, or a folder with all that is in it.
+/// Copies a file with its permissions, or a folder with all its contents.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let cannot = || format!("cannot copy {} to {}", from.display(), to.display());
     if from.is_dir() {

@@ -1,7 +1,7 @@
-//! `cargo xtask gpu`: everything that needs a GPU as one bundle, and what came back as a record.
+//! `cargo xtask gpu`: packs everything that needs a GPU into one bundle, and makes a record of what came back.
 //!
-//! The machine with the GPU is borrowed, for minutes, and has neither Rust nor a network. So all is built here, runs there by
-//! one script, and is looked at here again.
+//! The machine with the GPU is borrowed for minutes, and has neither Rust nor a network. So everything is built here,
+//! run there by one script, and evaluated here.
 
 mod bundle;
 
@@ -66,7 +66,8 @@ enum Subcommand {
 /// Packs or records.
 ///
 /// # Errors
-/// When something does not build or is missing, when the bundle is too large, when what came back is not to be believed.
+/// When something does not build or is missing, when the bundle is too large, or when what came back cannot be
+/// believed.
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     match &arguments.command {
         Subcommand::Pack { to } => pack(workspace, to.as_deref()),
@@ -77,7 +78,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
 fn pack(workspace: &Workspace, to: Option<&Path>) -> Result<()> {
     let what =
         ["--release", "--locked", "--package", "turbo-bench", "--bin", "turbo-bench", "--features", "cuda"];
-    // what is carried is what runs: no line tables
+    // carry only what runs: no line tables
     let program = workspace.build(&[&what[..], &["--config", "profile.release.strip='symbols'"]].concat())?;
     let folder = workspace.target.join(bundle::NAME);
     let bundle = Bundle::collect(&items(workspace, program)?, &folder, &commit(&workspace.root)?)?;
@@ -91,7 +92,7 @@ fn pack(workspace: &Workspace, to: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// What is needed there, with the program that was built.
+/// The files that are needed there, including the program that was built.
 fn items(workspace: &Workspace, program: PathBuf) -> Result<Vec<Item>> {
     let root = &workspace.root;
     let of_bench =
@@ -100,7 +101,7 @@ fn items(workspace: &Workspace, program: PathBuf) -> Result<Vec<Item>> {
         Item { from: program, name: "turbo-bench".into() },
         of_bench("gpu/gpu.sh", "gpu.sh"),
         of_bench("peers/gpu_peer.py", "peers/gpu_peer.py"),
-        // these two are what gpu_peer.py imports
+        // gpu_peer.py imports these two
         of_bench("peers/peer_process.py", "peers/peer_process.py"),
         of_bench("peers/bench_peer.py", "peers/bench_peer.py"),
     ];
@@ -134,7 +135,7 @@ fn commit(root: &Path) -> Result<[String; 2]> {
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
-    // records, pages and documents are not what is measured
+    // records, pages and documents do not affect what is measured
     let code = [":(top)", ":(top,exclude,glob)**/*.md", ":(top,exclude)turbo-bench/results"];
     let changes = git(&[&["status", "--porcelain", "--untracked-files=no", "--"], &code[..]].concat())?;
     if !changes.is_empty() {
@@ -148,7 +149,7 @@ fn record(workspace: &Workspace, dirs: &[PathBuf], out: Option<&Path>) -> Result
     let mut bench = bench::turbo_bench(workspace);
     bench.args(["gpu", "record"]);
     for dir in dirs {
-        // the program runs in the root, and paths are meant from here
+        // the program runs in the root, but paths are relative to the current folder
         bench.arg(dir.canonicalize().with_context(|| format!("there is no {}", dir.display()))?);
     }
     if let Some(out) = out {

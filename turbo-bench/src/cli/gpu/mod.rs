@@ -1,4 +1,4 @@
-//! `turbo-bench gpu`: steps where a GPU is, and what is made of what came back.
+//! `turbo-bench gpu`: the steps that run where a GPU is, and the record made from what they found.
 
 #[cfg(feature = "cuda")]
 mod steps;
@@ -92,10 +92,10 @@ struct Site {
     peers: PathBuf,
 }
 
-/// Runs a step, or makes something of what came back.
+/// Runs a step, or makes or renders the record.
 ///
 /// # Errors
-/// When there is no GPU, when something is wrong with it, or with what came back.
+/// When there is no GPU, or something is wrong with it or with what came back.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.what {
         What::Step(step) => steps::run(step),

@@ -1,10 +1,10 @@
-//! A build without GPUs: it can look at what others found.
+//! A build without GPU support: it can only make records from what others measured.
 
 use anyhow::{Result, bail};
 
 use super::Step;
 
-/// There is none.
+/// Fails: there is no GPU support.
 ///
 /// # Errors
 /// Always.

@@ -1,4 +1,4 @@
-//! The steps of a build that looks for GPUs.
+//! The steps of a build with GPU support.
 
 use std::{path::Path, sync::Arc};
 
@@ -17,7 +17,7 @@ use super::{Site, Step};
 /// Runs a step.
 ///
 /// # Errors
-/// When there is no GPU, or something is wrong.
+/// When there is no GPU, or a step finds something wrong.
 pub(super) fn run(step: &Step) -> Result<()> {
     match step {
         Step::Suite { site, models, reduced } => {
@@ -51,7 +51,7 @@ pub(super) fn run(step: &Step) -> Result<()> {
     }
 }
 
-/// The reduced suite of this program on a GPU, as words.
+/// The command line of this program's reduced suite on a GPU.
 fn watched(own: &Path, gpu: u32, out: &Path) -> [String; 8] {
     let shown = |path: &Path| path.to_string_lossy().into_owned();
     let [own, gpu, out] = [shown(own), gpu.to_string(), shown(out)];

@@ -1,4 +1,4 @@
-//! Batches: each rival has its turn at each, round after round, and so has the machine's peak.
+//! Batches: in each round every rival has a turn at each batch, and so has the machine's peak.
 
 use std::time::Duration;
 
@@ -19,29 +19,29 @@ use crate::{
     rival::Rival,
 };
 
-/// A turn of the peak.
+/// Length of a turn of the peak.
 const PEAK_TURN: Duration = Duration::from_millis(TURN_MS as u64);
 
-/// What one rival takes for one batch.
+/// The times of one rival for one batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Case {
     /// The engine that computed it.
     pub rival: String,
     /// Sequences of the batch.
     pub batch_size: usize,
-    /// Tokens of the longest.
+    /// Tokens of the longest sequence.
     pub max_seq_len: u32,
-    /// Tokens of all.
+    /// Tokens of all sequences.
     pub total_tokens: u32,
     /// Median of all runs, ms.
     pub median_ms: f64,
-    /// A tenth of the runs was faster, ms.
+    /// 10th percentile of the runs, ms.
     pub p10_ms: f64,
-    /// A tenth of the runs was slower, ms.
+    /// 90th percentile of the runs, ms.
     pub p90_ms: f64,
-    /// Runs that count.
+    /// Number of runs that count.
     pub runs: usize,
-    /// What the machine can do at best, ms.
+    /// The least time that the machine allows, ms.
     pub floor_ms: f64,
     /// Share of the machine that other processes used meanwhile.
     pub foreign_cpu: Option<f64>,
@@ -54,17 +54,17 @@ impl Case {
         self.total_tokens != self.batch_size as u32 * self.max_seq_len
     }
 
-    /// What tells it from the others of its regime.
+    /// The shape, which tells it from the other batches of its regime.
     #[must_use]
     pub fn shape(&self) -> (usize, u32, u32) {
         (self.batch_size, self.max_seq_len, self.total_tokens)
     }
 }
 
-/// Measures all batches, so many rounds of turns.
+/// Measures all batches in so many rounds of turns.
 ///
 /// # Errors
-/// What a rival fails with.
+/// When a rival fails.
 pub(super) fn run(
     batches: &[Vec<u32>],
     precision: Precision,
@@ -73,7 +73,7 @@ pub(super) fn run(
     rounds: usize,
     timeline: &mut Timeline,
 ) -> Result<Vec<Case>> {
-    // The first round only shows how many runs fill a turn; it touches every shape once, too.
+    // Before the rounds, one look shows how many runs fill a turn. It also touches every shape once.
     let mut plan: Vec<Vec<Turn>> = Vec::new();
     for batch in batches {
         let ms = rivals.iter_mut().map(|rival| look(rival, batch)).collect::<Result<Vec<f64>>>()?;

@@ -1,4 +1,4 @@
-//! What each regime takes, by estimate.
+//! The estimated time of each regime.
 
 use super::{
     Regime, TURBO, Work, scaling,
@@ -9,13 +9,13 @@ use crate::figures::rounds::Cost;
 
 /// Seconds until a process has loaded its model.
 const START: f64 = 4.0;
-/// Seconds of products for each process that multiplies: to start and to pack the weights, and of a round's turns.
+/// Seconds for each process that multiplies: to start it and to pack the weights, and for its turns of a round.
 const PRODUCTS: Cost = Cost { fixed: 8.0, round: 6.5 };
-/// Seconds in which the machine shows what it can do, in a round of products.
+/// Seconds of a round of products in which the machine's ceilings are measured.
 const LOOKS: f64 = 6.0;
 
-/// What a regime takes by estimate: `floor` gives the milliseconds that a batch takes at least, `absent` is the number
-/// of processes to start.
+/// The estimated time of a regime. `floor` gives the least milliseconds of a batch, and `absent` is the number of
+/// processes to start.
 pub(super) fn estimate(regime: &Regime, floor: impl Fn(&[u32]) -> f64, absent: usize) -> Cost {
     let names: Vec<&str> = std::iter::once(TURBO).chain(regime.rivals.iter().map(String::as_str)).collect();
     let start = absent as f64 * START;
@@ -38,14 +38,14 @@ pub(super) fn estimate(regime: &Regime, floor: impl Fn(&[u32]) -> f64, absent: u
         Work::Stream { lens, requests } => {
             let lens = stream::lens(lens, *requests);
             let whole = |rival: &str| slowness(rival) * floor(&lens) / 1e3;
-            // In each look a fifth of the batches of each policy.
+            // Each look runs a fifth of the batches of each policy.
             let of_policy = |rival: &str| stream::LOOKS as f64 / stream::PROBE as f64 * whole(rival);
             let samples = names.iter().map(|rival| Policy::of(rival).len() as f64 * of_policy(rival));
             let best = names.iter().filter(|rival| **rival != TURBO).map(|rival| slowness(rival));
             let worth = stream::HOPELESS * best.fold(f64::INFINITY, f64::min);
             let run = names.iter().filter(|rival| slowness(rival) <= worth);
             let round: f64 = run.map(|rival| whole(rival)).sum();
-            // Every shape of the winners comes once before the rounds.
+            // Every shape of the winners is run once before the rounds.
             Cost { fixed: start + samples.sum::<f64>() + round + 2.0, round }
         }
         Work::Scaling(batches) => {
@@ -59,12 +59,12 @@ pub(super) fn estimate(regime: &Regime, floor: impl Fn(&[u32]) -> f64, absent: u
     }
 }
 
-/// What a turn takes when one run takes `ms`.
+/// Milliseconds of a turn whose runs take `ms` each.
 fn turn_ms(ms: f64, Turn { warm_up, runs }: Turn) -> f64 {
     (warm_up + runs) as f64 * ms + PAUSE.as_secs_f64() * 1e3
 }
 
-/// Times the floor that a rival takes for long inputs, about.
+/// About how many times the floor a rival takes for long inputs.
 fn slowness(rival: &str) -> f64 {
     match rival {
         TURBO => 1.15,
@@ -74,7 +74,7 @@ fn slowness(rival: &str) -> f64 {
     }
 }
 
-/// What a rival makes of a batch: the others pad it.
+/// The lengths that a rival computes for a batch: the others pad it, turbo does not.
 fn padded(rival: &str, lens: &[u32]) -> Vec<u32> {
     let longest = lens.iter().copied().max().unwrap_or(0);
     if rival == TURBO { lens.to_vec() } else { vec![longest; lens.len()] }

@@ -1,4 +1,4 @@
-//! What the machine can do at most, and so how fast a batch could be.
+//! The ceilings of the machine, and how fast a batch could be under them.
 
 use std::{path::Path, thread::sleep, time::Duration};
 
@@ -14,7 +14,7 @@ use turbo_models::{Checkpoint, Pooling};
 use super::{Precision, turn::PAUSE};
 use crate::figures::numbers::quantile;
 
-/// Ceilings with all threads of a device, in units of 10⁹ a second.
+/// Ceilings with all threads of a device, in units of 10⁹ per second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ceilings {
     /// f32 operations; a multiply-add is two.
@@ -25,13 +25,13 @@ pub struct Ceilings {
     pub int8: f64,
     /// Bytes read from memory.
     pub memory: f64,
-    /// How long a cache line takes to the other threads and back, ns; `None` with one thread, and in older records.
+    /// Nanoseconds that a cache line takes to the other threads and back; `None` with one thread, and in older records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub round_trip_ns: Option<f64>,
 }
 
 impl Ceilings {
-    /// What the device reaches undisturbed, in a third of a second.
+    /// Measures what the device reaches undisturbed, in a third of a second.
     ///
     /// # Errors
     /// When there is no memory or no thread.
@@ -43,7 +43,7 @@ impl Ceilings {
         Ok(Self { f32, bf16, int8, memory, round_trip_ns })
     }
 
-    /// The median of each.
+    /// The median of each ceiling.
     pub(super) fn median(looks: &[Self]) -> Self {
         let of = |ceiling: fn(&Self) -> f64| quantile(&looks.iter().map(ceiling).collect::<Vec<_>>(), 0.5);
         let trips: Vec<f64> = looks.iter().filter_map(|it| it.round_trip_ns).collect();
@@ -56,7 +56,7 @@ impl Ceilings {
         }
     }
 
-    /// These, with other 10⁹ operations a second at a precision.
+    /// These ceilings, with another peak at a precision (10⁹ operations per second).
     #[must_use]
     pub(super) fn with_peak(self, precision: Precision, peak: f64) -> Self {
         match precision {
@@ -66,7 +66,7 @@ impl Ceilings {
         }
     }
 
-    /// 10⁹ operations a second at a precision.
+    /// The peak at a precision: 10⁹ operations per second.
     #[must_use]
     pub fn of(&self, precision: Precision) -> f64 {
         match precision {
@@ -76,8 +76,8 @@ impl Ceilings {
         }
     }
 
-    /// The least seconds that are possible: all operations at the peak, or all weights once from memory, whichever
-    /// takes longer; `weights` counts values.
+    /// The least possible seconds: all operations at the peak, or all weights once from memory, whichever takes longer.
+    /// `weights` counts values.
     #[must_use]
     pub fn floor(&self, precision: Precision, operations: f64, weights: f64) -> f64 {
         let read = weights * precision.bytes() as f64 / self.memory;
@@ -85,8 +85,9 @@ impl Ceilings {
     }
 }
 
-/// A turn of the peak at a precision, as a rival has one: after the same pause, and with the median of its runs. The clock rate
-/// varies from minute to minute, and is higher after a rest than in the midst of work. Gives 10⁹ operations a second.
+/// Measures the peak at a precision in a turn like a rival's: after the same pause, by the median of its runs. The
+/// clock rate varies from minute to minute, and is higher after a rest than in the midst of work. Returns 10⁹
+/// operations per second.
 pub(super) fn peak_turn(device: &Cpu, precision: Precision, turn: Duration) -> Result<f64> {
     sleep(PAUSE);
     Ok(quantile(&operations(device, precision.into(), turn)?, 0.5) / 1e9)
@@ -96,14 +97,14 @@ pub(super) fn peak_turn(device: &Cpu, precision: Precision, turn: Duration) -> R
 pub(super) struct Floor(Program);
 
 impl Floor {
-    /// Of the checkpoint in the folder `model`.
+    /// The floor of the checkpoint in the folder `model`.
     pub(super) fn new(model: &Path) -> Result<Self> {
         let graph = Checkpoint::open(model)?.graph(Pooling::Mean)?;
         Ok(Self(Program::compile(&graph, LayoutKind::Packed, passes::ALL)?))
     }
 
-    /// Milliseconds that a batch takes at least, without padding. All operations count at the precision of the
-    /// products, so that of the lower precisions is below what can be reached.
+    /// The least milliseconds of a batch, without padding. All operations count at the precision of the products, so
+    /// the floor at lower precisions is below what can be reached.
     pub(super) fn ms(&self, lens: &[u32], precision: Precision, ceilings: &Ceilings) -> f64 {
         let lens: Vec<usize> = lens.iter().map(|&len| len as usize).collect();
         let (graph, extents) = (self.0.graph(), Extents::of(&lens));
@@ -113,8 +114,8 @@ impl Floor {
     }
 }
 
-/// [`Floor`] on this machine while something is measured. Its clock rate varies with time and with other processes, so
-/// rounds of turns and looks at the ceilings alternate, and medians are set against medians.
+/// The [`Floor`] on this machine during a measurement. The clock rate varies with time and with other processes, so
+/// rounds of turns alternate with looks at the ceilings, and medians are compared with medians.
 pub(super) struct Limit<'a> {
     floor: &'a Floor,
     device: &'a Cpu,
@@ -122,12 +123,12 @@ pub(super) struct Limit<'a> {
 }
 
 impl<'a> Limit<'a> {
-    /// Without a look at the ceilings yet.
+    /// A limit without any look at the ceilings yet.
     pub(super) fn new(floor: &'a Floor, device: &'a Cpu) -> Self {
         Self { floor, device, looks: Vec::new() }
     }
 
-    /// Looks at the ceilings, once a round.
+    /// Measures the ceilings; called once a round.
     pub(super) fn look(&mut self) -> Result<()> {
         self.looks.push(Ceilings::measure(self.device)?);
         Ok(())
@@ -148,7 +149,7 @@ impl<'a> Limit<'a> {
         self.floor.ms(lens, precision, &self.ceilings())
     }
 
-    /// [`Limit::ms`] of a batch among whose turns the peak had some: the median of these counts.
+    /// [`Limit::ms`] of a batch with turns of the peak among its own: the median of these `peaks` counts.
     pub(super) fn ms_at(&self, lens: &[u32], precision: Precision, peaks: &[f64]) -> f64 {
         self.floor.ms(lens, precision, &self.ceilings().with_peak(precision, quantile(peaks, 0.5)))
     }

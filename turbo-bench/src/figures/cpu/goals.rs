@@ -1,4 +1,4 @@
-//! What is wanted of each regime, and whether it was found.
+//! The goals of each regime, and whether they were reached.
 
 use super::{Case, Comparison, Precision, Product, Rows, Scale, Section, Stream, TURBO};
 use crate::figures::{
@@ -9,12 +9,12 @@ use crate::figures::{
 /// The models that goals are set for.
 const MODELS: [&str; 2] = ["bert-base", "minilm"];
 const BERT_BASE: &str = MODELS[0];
-/// The library whose products are the bar.
+/// The library whose products set the bar.
 const BAR: &str = "onednn";
-/// From so many tokens on a layer is bound by arithmetic.
+/// Tokens from which on a layer is bound by arithmetic.
 const LONG: u32 = 128;
 
-/// All of them, in the order of the regimes.
+/// All verdicts, in the order of the regimes.
 #[must_use]
 pub fn verdicts(comparison: &Comparison) -> Vec<Verdict> {
     let of_models = MODELS.into_iter().flat_map(|model| {
@@ -56,7 +56,7 @@ pub fn verdicts(comparison: &Comparison) -> Vec<Verdict> {
     of_products.chain(of_models).collect()
 }
 
-/// What most ratios are of.
+/// The label of most ratios.
 const TIMES: &str = "times as fast as the best other";
 
 /// The section of a regime.
@@ -98,7 +98,7 @@ pub(super) fn ratio<'a>(times: impl IntoIterator<Item = (&'a str, f64)>) -> Opti
     turbo.map(|turbo| best / turbo).filter(|ratio| ratio.is_finite())
 }
 
-/// [`ratio`] where the best known rival took part: without it the best of the others is no bar.
+/// [`ratio`], if the best-known rival took part: without it the best of the others is not the bar.
 fn fair_ratio(precision: Precision, times: &[(&str, f64)]) -> Option<f64> {
     let bar = precision.rivals().first()?;
     ratio(times.iter().copied()).filter(|_| times.iter().any(|(rival, _)| rival == bar))
@@ -140,8 +140,8 @@ fn verdict(
     Verdict { regime, what, kind, wanted, found }
 }
 
-/// Shares of oneDNN's best, on a machine whose memory was twice as fast for its arithmetic; what that means for ten rows,
-/// the page says ([`super::page`]).
+/// The goals of products: what oneDNN reached at best, on a machine whose memory was twice as fast for its arithmetic.
+/// The page says what that means for ten rows ([`super::page`]).
 fn products(precision: Precision, threads: usize, section: Option<&Section>) -> Vec<Verdict> {
     let products = match section.map(|section| &section.rows) {
         Some(Rows::Products(products)) => &products[..],
@@ -188,7 +188,7 @@ fn products(precision: Precision, threads: usize, section: Option<&Section>) -> 
     }
 }
 
-/// Times as fast as oneDNN, at the row count where that is least.
+/// Times as fast as oneDNN, at the row count where this is lowest.
 fn beside(products: &[Product], threads: usize) -> Option<f64> {
     let mut rows: Vec<usize> = products.iter().map(|it| it.rows).collect();
     rows.sort_unstable();
@@ -232,14 +232,16 @@ fn batches(model: &str, sections: [Option<&Section>; 2], wanted: f64) -> Vec<Ver
     [10, 40, 100, 500].map(of_len).into()
 }
 
-/// Ragged batches cost what their tokens cost: they are as near to their floor as equal ones are to theirs.
+/// The goal that ragged batches cost what their tokens cost: they are as close to their floor as equal batches are to
+/// theirs.
 fn ragged(model: &str, pairs: [[Option<&Section>; 2]; 2]) -> Vec<Verdict> {
     let what = "of the rate of equal lengths, at the worst";
     let found = least(pairs.into_iter().map(|[equal, ragged]| beside_equal(ragged?, equal?)));
     vec![verdict(model, Precision::F32, "20 ragged, up to 10 to 500", what, Kind::Share, 0.95, found)]
 }
 
-/// The least share of the floor that ragged batches have of equal ones as long; `None` where one has no counterpart.
+/// The share of the floor that ragged batches reach over that of equal batches with the same longest length, at the
+/// worst. `None` if one has no counterpart.
 fn beside_equal(ragged: &Section, equal: &Section) -> Option<f64> {
     let (ragged, equal) = (shapes(ragged), shapes(equal));
     let size = |cases: &[&Case]| (cases[0].batch_size, cases[0].max_seq_len);
@@ -267,7 +269,7 @@ fn points(model: &str, precision: Precision, section: Option<&Section>, wanted: 
     POINTS.into_iter().zip(wanted).map(of_point).collect()
 }
 
-/// What a second thread brings: the goals are for two threads, and say nothing of more or fewer.
+/// The goals of a second thread. They are for two threads, and say nothing about more or fewer.
 fn scaling(model: &str, section: Option<&Section>) -> Vec<Verdict> {
     let rows = section.filter(|section| section.threads == 2).map(|section| &section.rows);
     let scales: Vec<&Scale> = match rows {

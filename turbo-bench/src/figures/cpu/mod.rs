@@ -6,19 +6,20 @@
 //! ```
 //!
 //! All rivals load the same random weights, get the same ids and use the same number of threads. They take turns of a
-//! fraction of a second, in another order each round, so that whatever else the machine does hits all alike; while one
-//! runs the others sleep. Beside each time stands the machine's floor: all operations at its measured peak, or all
-//! weights once from memory, whichever takes longer. The peak has turns as a rival has, for the clock rate varies.
+//! fraction of a second, in another order each round, so that other load on the machine affects all of them equally.
+//! While one runs, the others sleep. Each time is compared with the machine's floor: all operations at its measured
+//! peak, or all weights once from memory, whichever takes longer. The peak takes turns like a rival, because the clock
+//! rate varies.
 //!
 //! | module | what it is about |
 //! |---|---|
 //! | [`regime`] | what is measured, as data |
-//! | `budget` | what that takes, by estimate |
+//! | `budget` | the time that this takes, by estimate |
 //! | `ceilings` | what the machine can do at most |
 //! | `turn`, `batches`, `stream`, `scaling`, `products` | how each kind of work is timed |
-//! | [`goals`] | what is wanted, and whether it was found |
+//! | [`goals`] | the goals, and whether they were reached |
 //! | [`page`], `picture` | how it is shown |
-//! | [`place`] | where that lies |
+//! | [`place`] | where records lie |
 
 pub mod goals;
 pub mod page;
@@ -66,14 +67,14 @@ pub use stream::{Policy, Stream};
 /// Name of the rival that the others are compared with.
 pub const TURBO: &str = "turbo";
 
-/// How it is measured.
+/// How the record was measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Data {
     /// Threads of every rival.
     pub threads: usize,
 }
 
-/// What the last run found of the machine.
+/// The state of the machine during the last run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
     /// How busy it was.
@@ -93,19 +94,19 @@ pub struct Section {
     pub date: String,
     /// Commit of the working tree when the run began.
     pub commit: String,
-    /// Processor, as the system names it.
+    /// Name of the processor, as the system gives it.
     pub processor: String,
     /// Threads of every rival.
     pub threads: usize,
-    /// How it was timed; see [`Section::is_current`].
+    /// The method of timing; see [`Section::is_current`].
     pub method: u32,
     /// Rounds of turns.
     pub rounds: usize,
-    /// What it took, s.
+    /// Seconds that it took.
     pub seconds: f64,
     /// What the machine could do at most.
     pub ceilings: Ceilings,
-    /// That all compute the same.
+    /// How closely each rival computes the same as turbo in f32.
     pub agreement: Vec<Agreement>,
     /// What was measured.
     pub rows: Rows,
@@ -126,13 +127,15 @@ pub enum Rows {
 }
 
 impl Rows {
-    /// Raised when what is timed changes, so that a page tells of sections that were timed in another way.
+    /// The number of the present method. It is raised when the method changes, so that a page can point out sections
+    /// that were timed in another way.
     ///
-    /// In the first, runs of shapes that were new counted in streams, the turns rotated, rivals whose single run filled a
-    /// turn had no run before it, copies of a weight were counted in f32, and a median was one of the values. In the second,
-    /// ceilings were the best of some looks before everything else. In the third, one look at each engine decided which
-    /// have a chance in a stream, and the others' batches there were of one request or of twenty; the peak beside products
-    /// and batches was the best of seven runs of a few milliseconds, after a rest, once a round.
+    /// - Method 1: first runs of a shape counted in streams; turns rotated; rivals whose single run filled a turn had
+    ///   no run before it; copies of a weight were counted in f32; a median was one of the values.
+    /// - Method 2: ceilings were the best of some looks before everything else.
+    /// - Method 3: one look at each engine decided which had a chance in a stream, and the others' batches there had
+    ///   one request or twenty; the peak beside products and batches was the best of seven runs of a few
+    ///   milliseconds, after a rest, once a round.
     fn method(&self) -> u32 {
         match self {
             Self::Stream(_) | Self::Products(_) | Self::Batches(_) => 4,
@@ -142,14 +145,14 @@ impl Rows {
 }
 
 impl Section {
-    /// Whether it was timed as it would be now.
+    /// Whether it was timed by the present method.
     #[must_use]
     pub fn is_current(&self) -> bool {
         self.method == self.rows.method()
     }
 }
 
-/// All that was measured, as the record keeps it.
+/// The record of all that was measured.
 pub type Comparison = Record<Data, Section, Summary>;
 
 /// A process that takes part.
@@ -165,7 +168,7 @@ pub struct Entrant {
     pub threads: usize,
 }
 
-/// Where processes come from.
+/// Starts the processes.
 pub trait Stage {
     /// The folder of a model's checkpoint.
     fn checkpoint(&self, model: &str) -> PathBuf;
@@ -182,18 +185,18 @@ pub trait Stage {
     /// When it does not start, or ends.
     fn multiply(&self, rival: &str, precision: Precision, threads: usize) -> Result<Rival>;
 
-    /// Starts something that takes a twentieth of one core.
+    /// Starts a process that takes a twentieth of one core.
     ///
     /// # Errors
     /// When it does not start.
     fn disturb(&self) -> Result<Disturbance>;
 }
 
-/// Runs the regimes. Each finished section is handed to `keep`, so that what was measured survives what comes later.
+/// Runs the regimes. Each finished section is handed to `keep`, so that it survives a later failure.
 ///
 /// # Errors
 /// When a regime needs more threads than the device has; when a rival does not start, ends, or computes something else
-/// than turbo; what `keep` fails with.
+/// than turbo; when `keep` fails.
 pub fn run(
     regimes: &[Regime],
     rounds: Rounds,
@@ -209,7 +212,7 @@ pub fn run(
         );
     }
     let mut timeline = Timeline::new()?;
-    // Before anything is written: a run would find the working tree changed by itself.
+    // Taken before anything is written: otherwise the run would find that it had changed the working tree itself.
     let begin = Provenance::here(device.name());
     let before = load::average();
     let ceilings = Ceilings::measure(device)?;
@@ -222,7 +225,7 @@ pub fn run(
     let (costs, times) = plan(regimes, timeline.elapsed(), &hall);
     eprintln!("{} regimes, about {}", regimes.len(), minutes(rounds::seconds(&costs, &times)));
     for (index, regime) in regimes.iter().enumerate() {
-        // What the last ones took more or less than they should changes what is left for the rest.
+        // If the regimes so far took more or less time than estimated, there is less or more left for the rest.
         let (costs, times) = plan(&regimes[index..], timeline.elapsed(), &hall);
         let seconds = rounds::seconds(&costs[..1], &times[..1]);
         let rest = rounds::seconds(&costs[1..], &times[1..]);
@@ -238,12 +241,12 @@ pub fn run(
     Ok(())
 }
 
-/// The processes that are needed now or soon, and what they are compared with.
+/// The processes that are needed now or later, and what they are compared with.
 struct Hall<'a, S> {
     device: &'a Cpu,
-    /// When the run began.
+    /// The ceilings when the run began.
     ceilings: Ceilings,
-    /// When the run began, and with which commit.
+    /// The time at which the run began, and its commit.
     begin: Provenance,
     stage: &'a S,
     floors: HashMap<String, Floor>,
@@ -275,7 +278,7 @@ impl<'a, S: Stage> Hall<'a, S> {
         self.device.threads().get()
     }
 
-    /// What a regime takes, by what its floors and its rivals' habits suggest.
+    /// The estimated time of a regime, from its floors and the known slowness of its rivals.
     fn cost(&self, regime: &Regime) -> Cost {
         let ms = |lens: &[u32]| {
             let floor = self.floors.get(&regime.model);
@@ -285,7 +288,8 @@ impl<'a, S: Stage> Hall<'a, S> {
         budget::estimate(regime, ms, absent.count())
     }
 
-    /// The entrants of a regime with a model, turbo first; in pairs of one and of all threads where those are compared.
+    /// The entrants of a regime with a model, turbo first. Where one and all threads are compared, each rival is a pair
+    /// of entrants.
     fn entrants(&self, regime: &Regime) -> Vec<Entrant> {
         let threads = match regime.work {
             Work::Products { .. } => vec![],
@@ -302,7 +306,7 @@ impl<'a, S: Stage> Hall<'a, S> {
         names.flat_map(|rival| threads.iter().map(move |&threads| entrant(rival, threads))).collect()
     }
 
-    /// Starts an entrant, unless it runs, and checks that it computes the same as turbo.
+    /// Starts an entrant, unless it is running, and checks that it computes the same as turbo.
     fn admit(&mut self, entrant: &Entrant) -> Result<()> {
         if self.present.contains_key(entrant) {
             return Ok(());
@@ -374,7 +378,7 @@ impl<'a, S: Stage> Hall<'a, S> {
         })
     }
 
-    /// What the rivals need for a work on a model.
+    /// Measures the work of a regime with a model.
     fn rows(
         &self,
         work: &Work,
@@ -410,8 +414,8 @@ impl<'a, S: Stage> Hall<'a, S> {
 /// Whether sections with so many threads on a processor may join a record.
 ///
 /// # Errors
-/// When the record was measured with another number or on another processor: its tables would compare what cannot be
-/// compared.
+/// When the record was measured with another number or on another processor, because its tables would compare what
+/// cannot be compared.
 pub fn fits(record: &Comparison, threads: usize, processor: &str) -> Result<()> {
     for before in &record.rows {
         if before.threads != threads {
@@ -427,10 +431,10 @@ pub fn fits(record: &Comparison, threads: usize, processor: &str) -> Result<()> 
     Ok(())
 }
 
-/// The record with a section of a new run: it takes the place of the one that measured the same before.
+/// Puts a section of a new run into the record, in place of the one that measured the same before.
 ///
 /// # Errors
-/// What [`fits`] says.
+/// As [`fits`].
 pub fn merge(
     before: Option<Comparison>,
     section: Section,
@@ -452,7 +456,8 @@ pub fn merge(
     Ok(Record { figure: "cpu".to_owned(), provenance, data, summary, rows })
 }
 
-/// Writes the record, the page and the pictures to `out`. The page has links to those of other processors below.
+/// Writes the record, the page and the pictures to `out`. The page has links to those of other processors in folders
+/// below.
 ///
 /// # Errors
 /// When they cannot be written.

@@ -14,10 +14,10 @@ use crate::figures::{
     verdict::{self, Kind, Verdict},
 };
 
-/// A file beside the record: what the profile shows stands between a number and its goal, written by hand.
+/// A file beside the record, written by hand: what stands between a number and its goal, as profiles show.
 pub const NOTES: &str = "cpu-notes.md";
 
-/// How the other engines are called, and which are missing where.
+/// How the other engines are called, and which of them are missing where.
 const HOW: &str = "\
 The other engines are called through their Python bindings, with inputs that are prepared before the clock starts; what
 such a call costs is in their times. There is no row in bf16 of CTranslate2, which refused it on the processor that it
@@ -25,7 +25,7 @@ was tried on (AMD EPYC with AVX-512), nor of ONNX Runtime, which was not tried; 
 NNCF would have to quantise, nor of PyTorch, which was not tried.
 ";
 
-/// What tells the present way of timing from the one before; see [`Section::is_current`].
+/// The present method of timing, and the earlier ones; see [`Section::is_current`].
 const METHODS: [&str; 2] = [
     "A batch counts when its shape was run before, or when it takes a second; who comes after whom is drawn anew for every \
      turn. Among these is the peak, at each batch and product: chains of multiply-adds in registers, after the same pause, \
@@ -36,14 +36,14 @@ const METHODS: [&str; 2] = [
      seven runs of a few milliseconds after a rest, once a round or once before everything else.",
 ];
 
-/// Why a goal is not the one that was wished for.
+/// Why one goal differs from the one that was wished for.
 const STANDS_FOR: &str = "\
 For products of 10 rows in f32 the wish is 55 % of the peak, oneDNN's best on a machine whose memory was twice as fast for
 its arithmetic. There that was 81 % of the floor, which is asked here in its place: slower memory may allow less than 55 % of
 the peak.
 ";
 
-/// What people write for what the command line calls a model or a rival.
+/// The name of a model or a rival as people write it.
 #[must_use]
 pub fn title(name: &str) -> &str {
     match name {
@@ -58,7 +58,8 @@ pub fn title(name: &str) -> &str {
     }
 }
 
-/// The page of a record; `notes` stand where something was not reached, and there are links to the pages of `others`.
+/// The page of a record. `notes` say what stands between numbers and their goals; there are links to the pages of
+/// `others`.
 #[must_use]
 pub fn page(comparison: &Comparison, notes: &str, others: &[Other]) -> String {
     let notes = match notes.trim() {
@@ -94,7 +95,7 @@ fn links(others: &[Other]) -> String {
     }
 }
 
-/// The batches that a README shows, a column each: `batch_size`, `seq_len`.
+/// The batches that a README shows, one column each: `batch_size`, `seq_len`.
 const OVERVIEW: [(usize, u32); 5] = [(1, 10), (1, 40), (1, 128), (1, 500), (20, 40)];
 
 /// A few lines and a table for a README: turbo's times, and how they compare with the best other engine's.
@@ -112,7 +113,7 @@ pub fn short(comparison: &Comparison) -> String {
     )
 }
 
-/// The lines of one model, a precision each.
+/// The lines of one model, one for each precision.
 fn overview(comparison: &Comparison, model: &str) -> String {
     let line = |precision: Precision| {
         let find = |name: &'static str| section(comparison, name, model, precision);
@@ -130,7 +131,7 @@ fn overview(comparison: &Comparison, model: &str) -> String {
     Precision::ALL.into_iter().map(line).collect()
 }
 
-/// Milliseconds of everyone for a batch of one length, if it was measured.
+/// Milliseconds of each rival for a batch of equal lengths, if it was measured.
 fn times_of_batch<'a>(sections: &[&'a Section], shape: (usize, u32)) -> Vec<(&'a str, f64)> {
     let is_meant = |cases: &Vec<&Case>| {
         let case = cases[0];
@@ -140,7 +141,7 @@ fn times_of_batch<'a>(sections: &[&'a Section], shape: (usize, u32)) -> Vec<(&'a
     cases.into_iter().map(|case| (case.rival.as_str(), case.median_ms)).collect()
 }
 
-/// Milliseconds of everyone for a stream, if it was measured.
+/// Milliseconds of each rival for a stream, if it was measured.
 fn times_of_stream(section: Option<&Section>) -> Vec<(&str, f64)> {
     match section.map(|section| &section.rows) {
         Some(Rows::Stream(streams)) => {
@@ -150,7 +151,7 @@ fn times_of_stream(section: Option<&Section>) -> Vec<(&str, f64)> {
     }
 }
 
-/// `15.4 (1.39 × OpenVINO)`: turbo's time, and the best other's in terms of it.
+/// `15.4 (1.39 × OpenVINO)`: turbo's time, and that of the best other as a multiple of it.
 fn cell(times: &[(&str, f64)]) -> String {
     let turbo = times.iter().find(|(rival, _)| *rival == TURBO).map(|(_, time)| digits(*time));
     let others = times.iter().filter(|(rival, _)| *rival != TURBO);
@@ -195,7 +196,7 @@ fn about(comparison: &Comparison) -> String {
     )
 }
 
-/// What was measured, on which machine, when, and beside whom.
+/// What was measured, on which machine, when, and with which libraries.
 fn origin(comparison: &Comparison, what: &str) -> String {
     let (data, provenance) = (&comparison.data, &comparison.provenance);
     let foreign: Vec<f64> = comparison.rows.iter().flat_map(foreign).collect();
@@ -235,7 +236,7 @@ fn span(values: impl Iterator<Item = f64> + Clone) -> String {
     if low == high { low } else { format!("{low} to {high}") }
 }
 
-/// The least cosine that counts as the same, at each precision that was compared.
+/// The smallest cosine that counts as the same, at each precision that was compared.
 fn bounds(comparison: &Comparison) -> String {
     let compared = |precision: &Precision| {
         comparison.rows.iter().any(|it| it.precision == *precision && !it.agreement.is_empty())
@@ -244,13 +245,13 @@ fn bounds(comparison: &Comparison) -> String {
     Precision::ALL.into_iter().filter(compared).map(of).collect::<Vec<_>>().join(", ")
 }
 
-/// Name, version and device of all engines, each once and without its variant.
+/// Name, version and device of all engines, each once, without its variant.
 fn libraries(comparison: &Comparison) -> Vec<&str> {
     let all = comparison.rows.iter().flat_map(|section| &section.agreement);
     each(all.map(|it| it.library.split(" (").next().unwrap_or_default()))
 }
 
-/// Shares of the machine that others used meanwhile.
+/// Shares of the machine that other processes used meanwhile.
 fn foreign(section: &Section) -> Vec<f64> {
     match &section.rows {
         Rows::Batches(cases) => cases.iter().filter_map(|it| it.foreign_cpu).collect(),
@@ -260,7 +261,7 @@ fn foreign(section: &Section) -> Vec<f64> {
     }
 }
 
-/// What others used at most, where that disturbs.
+/// The largest share that other processes used, if that disturbs.
 fn disturbed<'a>(sections: impl IntoIterator<Item = &'a Section>) -> String {
     let most = sections.into_iter().flat_map(foreign).fold(0.0, f64::max);
     if most > DISTURBING {
@@ -270,7 +271,7 @@ fn disturbed<'a>(sections: impl IntoIterator<Item = &'a Section>) -> String {
     }
 }
 
-/// What is to be said of a limit that was beaten.
+/// A remark on a limit that was beaten.
 fn doubt(comparison: &Comparison) -> &'static str {
     let beaten = comparison
         .rows
@@ -285,7 +286,7 @@ fn doubt(comparison: &Comparison) -> &'static str {
     }
 }
 
-/// How it was timed, and what was timed in another way.
+/// How the record was timed, and which sections were timed in another way.
 fn method(comparison: &Comparison) -> String {
     let other: Vec<String> = comparison.rows.iter().filter(|it| !it.is_current()).map(name).collect();
     let [now, before] = METHODS;
@@ -301,7 +302,7 @@ fn name(Section { model, precision, name, .. }: &Section) -> String {
     format!("{model} {} {name}", precision.name())
 }
 
-/// When, with which commit, and how often, where that differs.
+/// Commit, date, processor and rounds of each section, if the sections differ in origin.
 fn measured(comparison: &Comparison) -> String {
     let origin =
         |section: &Section| (section.commit.clone(), day(section).to_owned(), section.processor.clone());
@@ -328,7 +329,7 @@ fn of_verdicts(verdicts: &[Verdict]) -> String {
     }))
 }
 
-/// Marks a share that is more than all.
+/// Marks a share above 100 %.
 const MARK: &str = " \\*";
 
 /// A share of what the machine can do.
@@ -337,7 +338,7 @@ fn of_limit(share: f64) -> String {
     format!("{}{mark}", Kind::Limit.show(share))
 }
 
-/// A table, and below it what a share means that is marked.
+/// A table, with a note on marked shares below it.
 fn noted(table: String) -> String {
     const NOTE: &str = "\n\\* More than the limit, which has all weights come from memory: some stayed in a cache, or \
                         memory was faster than when it was measured.\n";
@@ -373,7 +374,7 @@ fn of_model(comparison: &Comparison, model: &str) -> String {
     text + &of_scaling(comparison, model)
 }
 
-/// Times of all engines, a row for each case.
+/// Times of all engines, one row for each case.
 #[derive(Default)]
 struct Grid {
     rivals: Vec<String>,
@@ -476,7 +477,7 @@ fn of_scaling(comparison: &Comparison, model: &str) -> String {
     text
 }
 
-/// How others multiply.
+/// How products are measured, and how oneDNN multiplies.
 const PRODUCTS: &str = "\
 Weights rotate over 128 MiB of copies. The first run of a turn does not count, and what is printed are medians of the
 rounds' medians. *Times as fast* is the median of each round's ratio. What others use of the machine meanwhile is not kept
@@ -547,7 +548,7 @@ fn table_of_products(products: &[Product]) -> String {
     noted(table)
 }
 
-/// How near all engines are to turbo in f32, each once.
+/// How close all engines are to turbo in f32, each once.
 fn of_agreement(comparison: &Comparison) -> String {
     let mut text = format!(
         "\n## Outputs\n\nFirst and last vectors of three sequences of different lengths, and first and last rows of products, beside \

@@ -1,4 +1,4 @@
-//! Where records lie: one that is shown first, and those of other processors, each in a folder of its own below it.
+//! Where records lie: the main record, and below it those of other processors, each in a folder of its own.
 
 use std::{
     fs, io,
@@ -11,7 +11,7 @@ use super::Comparison;
 
 /// The file of a record.
 const FILE: &str = "cpu.json";
-/// Where the folders of other processors are.
+/// The folder that contains those of other processors.
 const OTHERS: &str = "cpu";
 
 /// The record of another processor.
@@ -19,14 +19,14 @@ const OTHERS: &str = "cpu";
 pub struct Other {
     /// Its name.
     pub processor: String,
-    /// Its folder, seen from the one of the first record, as links have it.
+    /// Its folder, relative to that of the main record, as written in links.
     pub folder: String,
 }
 
-/// The folder for the record of `processor`: `results`, unless the record there is of another one.
+/// The folder for the record of `processor`: `results`, unless the record there is of another processor.
 ///
 /// # Errors
-/// When that record cannot be read.
+/// When the record in `results` cannot be read.
 pub fn folder(results: &Path, processor: &str) -> Result<PathBuf> {
     let first = results.join(FILE);
     if !first.exists() || Comparison::read(&first)?.provenance.processor == processor {
@@ -59,7 +59,7 @@ pub fn others(results: &Path) -> Result<Vec<Other>> {
     Ok(others)
 }
 
-/// A processor's name as a folder may have it: `intel-xeon-processor-family-6-model-207`.
+/// A processor's name as the name of a folder: `intel-xeon-processor-family-6-model-207`.
 fn folder_name(processor: &str) -> String {
     let plain = processor.to_lowercase().replace("(r)", "").replace("(tm)", "");
     let words = plain.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
@@ -75,7 +75,7 @@ mod tests {
         record::Provenance,
     };
 
-    /// Leaves an empty record of a processor where its folder is.
+    /// Writes an empty record of a processor into its folder.
     fn leave(results: &Path, processor: &str) {
         let (figure, processor) = ("cpu".to_owned(), processor.to_owned());
         let folder = folder(results, &processor).unwrap();

@@ -1,7 +1,8 @@
-//! Products with packed weights, alone: one operation, bias fused, weights that no cache holds.
+//! Products with packed weights alone: one operation, with the bias fused. No cache holds the weights.
 //!
-//! The peak has a turn at each shape and number of rows, as a rival has; once a round, for each shape and number of
-//! threads, the other ceilings of the machine are measured. How a rival multiplies is described where it does ([`crate::rival::products`], `peers/products_peer.py`).
+//! The peak has a turn at each shape and number of rows, like a rival. The other ceilings of the machine are measured
+//! once a round, for each shape and number of threads. How a rival multiplies is described where it does
+//! ([`crate::rival::products`], `peers/products_peer.py`).
 
 use std::{thread::sleep, time::Duration};
 
@@ -23,8 +24,8 @@ use crate::{
 /// Seconds of a turn.
 const TURN: f64 = 0.05;
 
-/// The least cosine of a row with turbo's in f32 that counts as the same. f32 sums in another order stay within 1e-11; the
-/// others round both factors once, which costs some 1e-6 of these values.
+/// The smallest cosine of a row with turbo's in f32 that counts as the same. Sums of f32 in another order stay within
+/// 1e-11. The other precisions round both factors once, which costs about 1e-6 with these values.
 pub(super) fn least_cosine(precision: Precision) -> f64 {
     match precision {
         Precision::F32 => 1.0 - 1e-9,
@@ -50,26 +51,26 @@ pub struct Product {
     pub bias_us: f64,
     /// With bias and GELU, µs.
     pub gelu_us: f64,
-    /// Times as long as turbo takes, with bias: the median of the rounds; of others alone.
+    /// Time over that of turbo, with bias: the median of the rounds. `None` for turbo itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub times_turbo: Option<f64>,
-    /// 10⁹ operations a second, with bias.
+    /// 10⁹ operations per second, with bias.
     pub giga_ops: f64,
     /// Share of the peak of these threads.
     pub of_peak: f64,
-    /// Share of the bandwidth of memory at which the weight is read.
+    /// Share of the memory bandwidth at which the weight is read.
     pub of_memory: f64,
-    /// Share of what both allow together.
+    /// Share of the floor, which is what both ceilings allow together.
     pub of_floor: f64,
 }
 
-/// The engine that computed the products of older records.
+/// The rival of products in older records.
 fn turbo() -> String {
     TURBO.to_owned()
 }
 
-/// Milliseconds of a rival at one number of rows: the median of each round's turn. A round's rivals are compared with each
-/// other and with its peak, for from round to round cores may be moved.
+/// Milliseconds of a rival at one number of rows: the median of each round's turn. Rivals are compared with each other
+/// and with the peak within a round, because cores may be moved from round to round.
 #[derive(Clone, Default)]
 struct Turns {
     bias: Vec<f64>,
@@ -78,13 +79,14 @@ struct Turns {
 
 /// All rounds of a group at one number of rows.
 struct Turned {
-    /// Of each rival.
+    /// The turns of each rival.
     rivals: Vec<Turns>,
-    /// 10⁹ operations a second that the machine could do.
+    /// Peaks of the machine, in 10⁹ operations per second.
     peaks: Vec<f64>,
 }
 
-/// The rivals that multiply with so many threads, turbo first, and a device to measure the ceilings of these threads.
+/// The rivals that multiply with the same number of threads, turbo first, and a device to measure the ceilings of so
+/// many threads.
 struct Group {
     threads: usize,
     device: Cpu,
@@ -98,17 +100,17 @@ pub(super) struct Plan<'a> {
     pub shapes: &'a [(usize, usize)],
     /// Row counts.
     pub rows: &'a [usize],
-    /// How.
+    /// The precision.
     pub precision: Precision,
     /// The other engines that multiply.
     pub others: &'a [String],
 }
 
-/// Measures all shapes at all row counts, with one thread and with `threads`; gives the ceilings with `threads` too, and
-/// how near all engines are to turbo in f32.
+/// Measures all shapes at all row counts, with one thread and with `threads`. Also returns the ceilings with `threads`,
+/// and how close all engines are to turbo in f32.
 ///
 /// # Errors
-/// When there is no memory, no thread, a rival does not start, ends, or computes something else.
+/// When there is no memory or no thread, or a rival does not start, ends, or computes something else.
 pub(super) fn run(
     plan: Plan<'_>,
     threads: usize,
@@ -157,7 +159,7 @@ pub(super) fn run(
     Ok((products, Ceilings::median(&of_all), agreement))
 }
 
-/// With bias alone.
+/// A product with the bias only.
 fn linear(rows: usize, (in_features, out_features): (usize, usize)) -> Linear {
     Linear { rows, in_features, out_features, gelu: false }
 }
@@ -171,8 +173,8 @@ impl Group {
         Ok(Self { threads, device, rivals: rivals.collect::<Result<_>>()? })
     }
 
-    /// A turn of each rival at each number of rows, with each end, and of the peak; who comes after whom is drawn anew for
-    /// every number of rows.
+    /// One round: at each number of rows, a turn of each rival (with bias, and with bias and GELU) and one of the peak.
+    /// The order is drawn anew for every number of rows.
     fn round(
         &mut self,
         plan: Plan<'_>,
@@ -197,8 +199,9 @@ impl Group {
     }
 }
 
-/// Whether all compute the same at a shape, with each number of rows and each end: another may have a kernel, and a layout
-/// of the weight, for each. The most rows come first: a rival that makes room for rows makes it once.
+/// Checks that all compute the same at a shape, with each number of rows, with and without GELU: an engine may have
+/// another kernel, and another layout of the weight, for each. The largest number of rows comes first, so that a rival
+/// that allocates room for rows does so once.
 fn agree_on(
     plan: Plan<'_>,
     shape: (usize, usize),
@@ -236,7 +239,7 @@ fn keep_the_worse(all: &mut Vec<Agreement>, again: Vec<Agreement>) {
     }
 }
 
-/// What rival number `who` took, `ceilings` being those of the group.
+/// The result of rival number `who`; `ceilings` are those of its group.
 fn product(
     (rival, threads): (&str, usize),
     Linear { rows, in_features: k, out_features: n, .. }: Linear,
@@ -280,8 +283,8 @@ mod tests {
         let turns = Turns { bias: vec![1.0, 2.0, 4.0], gelu: vec![1.0; 3] };
         let ceilings = Ceilings { f32: 1e9, bf16: 1e9, int8: 1e9, memory: 1e9, round_trip_ns: None };
         let turned = Turned { rivals: vec![turns], peaks: vec![40.0, 15.0, 10.0] };
-        // 20 million operations: 20, 10 and 5 times 10⁹ a second, in two rounds half of what the machine could do then;
-        // the median rate has two thirds of the median peak
+        // 20 million operations: rates of 20, 10 and 5 times 10⁹ per second, in two rounds half of the machine's peak
+        // in that round; the median rate is two thirds of the median peak
         let product = product((TURBO, 1), linear(10, (1000, 1000)), (&turned, 0), &ceilings, Precision::F32);
         assert_eq!((product.of_peak, product.giga_ops), (0.5, 10.0));
     }

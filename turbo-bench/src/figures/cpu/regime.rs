@@ -1,4 +1,4 @@
-//! What is measured, as data: the regimes, each with its model, precision, rivals and work.
+//! The regimes, as data: each has a model, a precision, rivals, and work to measure.
 
 use std::ops::RangeInclusive;
 
@@ -19,10 +19,10 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// All of them, the widest first.
+    /// All precisions, the widest first.
     pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::Int8];
 
-    /// What the command line calls it.
+    /// Its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -42,9 +42,9 @@ impl Precision {
         }
     }
 
-    /// The least cosine with turbo in f32 that counts as the same. f32 arithmetic in another order stays within 1e-9; the
-    /// others are what rounding the factors of every product costs, on random weights, which are no kinder than trained
-    /// ones.
+    /// The smallest cosine with turbo in f32 that counts as the same. Arithmetic in f32 in another order stays within
+    /// 1e-9. The other bounds allow for rounding the factors of every product, on random weights, which are no kinder
+    /// than trained ones.
     #[must_use]
     pub fn least_cosine(self) -> f64 {
         match self {
@@ -54,10 +54,10 @@ impl Precision {
         }
     }
 
-    /// The other engines that compute so, the first the best known.
+    /// The other engines that compute at this precision; the first is the best known.
     ///
-    /// ONNX Runtime in bf16 and PyTorch in int8 were not tried; why CTranslate2 in bf16 and OpenVINO in int8 are
-    /// missing, the page says ([`super::page`]).
+    /// ONNX Runtime in bf16 and PyTorch in int8 were not tried. The page says why CTranslate2 in bf16 and OpenVINO in
+    /// int8 are missing ([`super::page`]).
     #[must_use]
     pub fn rivals(self) -> &'static [&'static str] {
         match self {
@@ -68,8 +68,8 @@ impl Precision {
     }
 }
 
-/// Engines that multiply without a model, at every precision: the library whose products are the bar, where there is
-/// one to install.
+/// Engines that multiply without a model, at every precision: the library whose products set the bar, where it can be
+/// installed.
 const MULTIPLIERS: &[&str] = if cfg!(target_arch = "x86_64") { &["onednn"] } else { &[] };
 
 impl From<Precision> for DType {
@@ -82,18 +82,18 @@ impl From<Precision> for DType {
     }
 }
 
-/// One row of the table: the work, the engines and the precision.
+/// A regime: the work, the engines and the precision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Regime {
-    /// What `--only` calls it.
+    /// Its name for `--only`.
     pub name: &'static str,
-    /// The model, by its folder; weights are random.
+    /// The model, by the name of its folder; weights are random.
     pub model: String,
     /// How the layers' products are computed.
     pub precision: Precision,
     /// The other engines.
     pub rivals: Vec<String>,
-    /// What is done.
+    /// The work.
     pub work: Work,
 }
 
@@ -107,16 +107,16 @@ pub enum Work {
         /// Rows of the other factor.
         rows: Vec<usize>,
     },
-    /// Batches, each the lengths of its sequences.
+    /// Batches, each given by the lengths of its sequences.
     Batches(Vec<Vec<u32>>),
-    /// Requests of uniform length that all wait from the start.
+    /// Requests that all wait from the start, with lengths drawn uniformly.
     Stream {
-        /// Shortest and longest.
+        /// The shortest and the longest length.
         lens: RangeInclusive<usize>,
-        /// How many.
+        /// Number of requests.
         requests: usize,
     },
-    /// Batches with one thread, with all of them, and with a twentieth of one core taken by something else.
+    /// Batches with one thread, with all threads, and with a twentieth of one core taken by another process.
     Scaling(Vec<Vec<u32>>),
 }
 
@@ -137,7 +137,7 @@ const SHAPES: [(usize, usize); 4] = [(768, 768), (768, 2304), (768, 3072), (3072
 /// Lengths of single requests.
 const LENS: [u32; 10] = [5, 10, 20, 40, 80, 128, 200, 300, 400, 500];
 
-/// Every regime, in the order in which they run: rivals that are loaded are used before the next are.
+/// Every regime, in the order in which they run: rivals that are loaded are used before others are loaded.
 #[must_use]
 pub fn all() -> Vec<Regime> {
     let of_model = |model: &str| {
@@ -172,7 +172,7 @@ fn regime(name: &'static str, model: &str, precision: Precision, work: Work) -> 
     Regime { name, model: model.to_owned(), precision, rivals, work }
 }
 
-/// Where the lower precisions are looked at.
+/// The batches at which the lower precisions are measured.
 fn points() -> Work {
     Work::Batches(vec![vec![10], vec![128], vec![500], equal(20, 40)])
 }
@@ -192,19 +192,19 @@ pub fn ragged(batch_size: usize, longest: u32) -> Vec<u32> {
 }
 
 impl Regime {
-    /// What `--only` may call it by: its model, precision and name.
+    /// The words by which `--only` may select it: its model, precision and name.
     #[must_use]
     pub fn words(&self) -> [&str; 3] {
         [&self.model, self.precision.name(), self.name]
     }
 
-    /// Whether it can be measured with so many threads: what a second one brings wants two.
+    /// Whether it can be measured with so many threads: the gain of a second thread needs two.
     #[must_use]
     pub fn can_run_with(&self, threads: usize) -> bool {
         threads > 1 || !matches!(self.work, Work::Scaling(_))
     }
 
-    /// What a progress line calls it.
+    /// Its name in a progress line.
     #[must_use]
     pub fn title(&self) -> String {
         self.words().join(" ")

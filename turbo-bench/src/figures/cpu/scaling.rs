@@ -1,4 +1,4 @@
-//! What a second thread brings, and what something else costs that takes a twentieth of one core.
+//! What a second thread gains, and what another process costs that takes a twentieth of one core.
 
 use std::process::Child;
 
@@ -20,7 +20,7 @@ use crate::{
     rival::Rival,
 };
 
-/// One rival at one batch.
+/// The times of one rival for one batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Scale {
     /// The engine that computed it.
@@ -33,11 +33,11 @@ pub struct Scale {
     pub one_ms: f64,
     /// Median with all threads, ms.
     pub all_ms: f64,
-    /// Median with all threads while something else takes a twentieth of one core, ms.
+    /// Median with all threads while another process takes a twentieth of one core, ms.
     pub disturbed_ms: f64,
-    /// What the machine can do at best with all threads, ms.
+    /// The least time that the machine allows with all threads, ms.
     pub floor_ms: f64,
-    /// Share of the machine that other processes used meanwhile; what disturbs on purpose is not one of them.
+    /// Share of the machine that other processes used meanwhile; the one that disturbs on purpose does not count.
     pub foreign_cpu: Option<f64>,
 }
 
@@ -48,7 +48,7 @@ impl Scale {
         self.one_ms / self.all_ms
     }
 
-    /// What being disturbed costs, as a share of the time.
+    /// The time lost by being disturbed, as a share of the undisturbed time.
     #[must_use]
     pub fn loss(&self) -> f64 {
         self.disturbed_ms / self.all_ms - 1.0
@@ -72,13 +72,13 @@ enum Way {
 }
 
 const WAYS: [Way; 3] = [Way::One, Way::All, Way::Disturbed];
-/// In a turn the disturbance comes and goes some tens of times: turns are longer than elsewhere.
+/// Turns are so many times as long as elsewhere, so that the disturbance comes and goes some tens of times in one.
 const LONGER: usize = 4;
 
-/// Measures all batches, so many rounds; `disturb` starts what disturbs until it is killed.
+/// Measures all batches in so many rounds. `disturb` starts a process that disturbs until it is killed.
 ///
 /// # Errors
-/// What a rival fails with, or that there is nothing that disturbs, or not to the end of a turn.
+/// When a rival fails, or the disturbing process does not start or ends within a turn.
 pub(super) fn run(
     batches: &[Vec<u32>],
     pairs: &mut [Pair<'_>],
@@ -130,7 +130,7 @@ pub(super) fn run(
     Ok(scales)
 }
 
-/// The turn of an engine whose run takes so long.
+/// The turn of an engine whose runs take `ms` each.
 pub(super) fn turn(ms: f64) -> Turn {
     Turn { warm_up: 1, runs: LONGER * runs_of(ms) }
 }
@@ -139,10 +139,10 @@ pub(super) fn turn(ms: f64) -> Turn {
 pub struct Disturbance(pub Child);
 
 impl Disturbance {
-    /// Makes sure that it was there until now.
+    /// Makes sure that it has run until now.
     ///
     /// # Errors
-    /// When it has ended by itself: what was timed meanwhile had no neighbour.
+    /// When it has ended by itself, so that the timed runs had no neighbour.
     fn lasted(&mut self) -> Result<()> {
         match self.0.try_wait().context("cannot tell whether the neighbour is still there")? {
             None => Ok(()),
@@ -153,7 +153,7 @@ impl Disturbance {
 
 impl Drop for Disturbance {
     fn drop(&mut self) {
-        // It may have ended by itself, and then there is nothing to do.
+        // If it has ended by itself, there is nothing to do.
         drop(self.0.kill());
         drop(self.0.wait());
     }

@@ -1,10 +1,11 @@
-//! A stream of requests of all lengths, all waiting from the start, each rival under its best policy.
+//! A stream of requests of all lengths that all wait from the start. Each rival runs it under its best policy.
 //!
-//! A fifth of the batches of each policy, spread evenly, decides which is best: all rivals run them, then run them
-//! again, and the least time of each batch counts. The whole stream is then run under the winner alone, and only by
-//! rivals that have a chance: for the others the estimate stands, unless other processes used the machine in all looks.
-//! In the rounds a batch's shape was run before: some engines prepare for a shape when they first see it, and a server
-//! has seen them all. Batches of a second or more are not run before: preparing is little beside that.
+//! A fifth of the batches of each policy, spread evenly, decides which policy is best: all rivals run them twice, and
+//! the least time of each batch counts. The whole stream is then run under the best policy only, and only by rivals
+//! that have a chance. For the others the estimate stands, unless other processes used the machine in all looks.
+//!
+//! Every batch's shape is run before the rounds, because some engines prepare for a shape when they first see it, and a
+//! server has seen them all. Batches of a second or more are not run before: preparing takes little beside that.
 
 use std::{
     fmt,
@@ -33,21 +34,21 @@ use crate::{
     workload,
 };
 
-/// Seconds of the largest batch that the dynamic program forms: as `turbo serve` bounds its batches on a CPU.
+/// Seconds of the largest batch that the dynamic programme forms: the bound of `turbo serve` on a CPU.
 const LONGEST_BATCH: f64 = 0.1;
-/// Batches that tell turbo what a batch costs.
+/// Batches from which turbo's costs are measured.
 const COSTS: [(usize, u32); 6] = [(1, 10), (1, 40), (1, 128), (1, 500), (8, 128), (20, 40)];
-/// One of so many batches is run to find the best policy.
+/// One in so many batches is run to find the best policy.
 pub(super) const PROBE: usize = 5;
-/// Looks at each rival; in the first one shapes are new.
+/// Looks at each rival; in the first one, shapes are new.
 pub(super) const LOOKS: usize = 2;
-/// Most looks at a rival that seems to have no chance while other processes use the machine.
+/// The most looks at a rival that seems to have no chance while other processes use the machine.
 const MOST_LOOKS: usize = 4;
-/// What the looks take, in rounds: a fifth under each policy, also of rivals that have no rounds.
+/// The time of the looks, in rounds: a fifth under each policy, also for rivals that have no rounds.
 const LOOKED: f64 = 2.0;
-/// What comes between the looks and the rounds, in rounds: every shape of the winners once.
+/// The time between the looks and the rounds, in rounds: every shape of the winners is run once.
 const PREPARED: f64 = 1.0;
-/// The stream of each rival is run in so many pieces, in turns.
+/// Pieces in which the stream of each rival is run, in turns.
 const PIECES: usize = 10;
 /// A rival whose estimate is this many times the best rival's is not run in full.
 pub(super) const HOPELESS: f64 = 1.5;
@@ -58,13 +59,13 @@ const SEED: u64 = 0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
-    /// One at a time.
+    /// One request at a time.
     Single,
-    /// In order of arrival, so many at a time.
+    /// In order of arrival, so many requests at a time.
     Naive(usize),
-    /// In order of length, so many at a time.
+    /// In order of length, so many requests at a time.
     Sorted(usize),
-    /// In order of arrival, cut where it is cheapest by measured costs; turbo's alone.
+    /// In order of arrival, cut where it is cheapest by measured costs; only for turbo.
     Dp,
 }
 
@@ -80,8 +81,8 @@ impl fmt::Display for Policy {
 }
 
 impl Policy {
-    /// What a rival may choose from. turbo keeps the order of arrival; the others sort, as of as many requests at a
-    /// time sorted ones are padded less.
+    /// The policies that a rival may choose from. turbo keeps the order of arrival. The others sort, since sorted
+    /// batches of the same size are padded less.
     pub(super) fn of(rival: &str) -> &'static [Self] {
         if rival == TURBO {
             &[Self::Single, Self::Naive(20), Self::Dp]
@@ -90,8 +91,8 @@ impl Policy {
         }
     }
 
-    /// `lens` in batches; `cut`, which [`Policy::Dp`] alone calls, gives the consecutive requests that each batch
-    /// takes.
+    /// Forms batches of `lens`. `cut`, which only [`Policy::Dp`] calls, gives the number of consecutive requests in
+    /// each batch.
     fn batches(self, lens: &[u32], cut: impl FnOnce(&[u32]) -> Result<Vec<usize>>) -> Result<Vec<Vec<u32>>> {
         let chunks = |lens: &[u32], size: usize| lens.chunks(size).map(<[u32]>::to_vec).collect();
         Ok(match self {
@@ -115,7 +116,7 @@ impl Policy {
     }
 }
 
-/// What one rival takes for the stream under its best policy.
+/// The time of one rival for the stream under its best policy.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Stream {
     /// The engine that computed it.
@@ -130,17 +131,17 @@ pub struct Stream {
     pub tokens: u64,
     /// Batches that they made.
     pub batches: usize,
-    /// Times that the whole stream was run; 0 where a fifth of it showed that there is no chance.
+    /// How often the whole stream was run; 0 if a fifth of it showed that there is no chance.
     pub rounds: usize,
-    /// Median of the rounds, s; an estimate where there are none.
+    /// Median of the rounds, s; an estimate if there are none.
     pub median_s: f64,
-    /// All rounds, s.
+    /// Seconds of each round.
     pub rounds_s: Vec<f64>,
-    /// What every policy takes by estimate, s.
+    /// Estimated seconds of every policy.
     pub estimates_s: Vec<(Policy, f64)>,
-    /// What the machine can do at best, s.
+    /// The least time that the machine allows, s.
     pub floor_s: f64,
-    /// Share of the machine that other processes used meanwhile; where there are no rounds, in the quietest look.
+    /// Share of the machine that other processes used meanwhile; if there are no rounds, in the quietest look.
     pub foreign_cpu: Option<f64>,
 }
 
@@ -148,11 +149,11 @@ pub struct Stream {
 struct Track {
     policy: Policy,
     batches: Vec<Vec<u32>>,
-    /// The batch that a turn begins with, uncounted: the smallest, which wakes threads and touches all weights as well as
-    /// any other.
+    /// The batch that a turn begins with, uncounted: the smallest one, which wakes threads and touches all weights as
+    /// well as any other.
     warm_up: Vec<u32>,
     estimates: Vec<(Policy, f64)>,
-    /// What others used of the machine in the quietest look.
+    /// Share of the machine that other processes used in the quietest look.
     foreign: Option<f64>,
     takes_part: bool,
     /// Seconds of each round.
@@ -160,10 +161,10 @@ struct Track {
     times: Times,
 }
 
-/// Measures a stream, so many rounds.
+/// Measures a stream in so many rounds.
 ///
 /// # Errors
-/// What a rival fails with.
+/// When a rival fails.
 pub(super) fn run(
     (range, requests): (&RangeInclusive<usize>, usize),
     rivals: &mut [&mut Rival],
@@ -228,7 +229,7 @@ fn probe(lens: &[u32], rivals: &mut [&mut Rival], timeline: &mut Timeline, share
             let probe = &mut probes[who];
             if look < LOOKS || probe.is_in_doubt(worth) {
                 let foreign = probe.look(rivals[who])?;
-                // What new shapes take says nothing, however quiet it was.
+                // A look with new shapes says nothing, however quiet the machine was.
                 if look > 0 {
                     probe.foreign.push(foreign);
                 }
@@ -242,7 +243,7 @@ fn probe(lens: &[u32], rivals: &mut [&mut Rival], timeline: &mut Timeline, share
     probes.into_iter().map(|probe| probe.track(worth)).collect()
 }
 
-/// Seconds that the whole stream may take for a rival to have a chance.
+/// The most seconds for the whole stream at which a rival has a chance.
 fn worth(probes: &[Probe]) -> f64 {
     let others = probes.iter().filter(|probe| !probe.is_turbo).map(Probe::estimate);
     HOPELESS * others.fold(f64::INFINITY, f64::min)
@@ -253,7 +254,7 @@ fn sample(batches: &[Vec<u32>]) -> Vec<Vec<u32>> {
     batches.iter().skip((PROBE / 2).min(batches.len() - 1)).step_by(PROBE).cloned().collect()
 }
 
-/// The batches, of those that are the same one.
+/// The batches without duplicates.
 fn distinct(batches: &[Vec<u32>]) -> Vec<Vec<u32>> {
     let mut all = batches.to_vec();
     all.sort_unstable();
@@ -261,12 +262,12 @@ fn distinct(batches: &[Vec<u32>]) -> Vec<Vec<u32>> {
     all
 }
 
-/// The batch of least tokens.
+/// The batch with the fewest tokens.
 fn smallest(batches: &[Vec<u32>]) -> Vec<u32> {
     batches.iter().min_by_key(|batch| batch.iter().sum::<u32>()).cloned().unwrap_or_default()
 }
 
-/// Tokens with those that padding adds.
+/// Tokens of the batches, including padding.
 fn padded_tokens(batches: &[Vec<u32>]) -> f64 {
     batches.iter().map(|batch| f64::from(batch.iter().copied().max().unwrap_or(0)) * batch.len() as f64).sum()
 }
@@ -275,12 +276,12 @@ fn padded_tokens(batches: &[Vec<u32>]) -> f64 {
 struct Probe {
     is_turbo: bool,
     trials: Vec<Trial>,
-    /// Share of the machine that others used in each look but the first.
+    /// Share of the machine that other processes used in each look except the first.
     foreign: Vec<Option<f64>>,
 }
 
 impl Probe {
-    /// Without a look yet.
+    /// A probe without any look yet.
     fn new(rival: &mut Rival, lens: &[u32]) -> Result<Self> {
         let (policies, longest) = (Policy::of(rival.name()), lens.iter().copied().max().unwrap_or(1));
         let costs = if policies.contains(&Policy::Dp) { Some(costs(rival, longest)?) } else { None };
@@ -292,7 +293,7 @@ impl Probe {
         Ok(Self { is_turbo: rival.name() == TURBO, trials, foreign: Vec::new() })
     }
 
-    /// Runs every sample once; gives the share of the machine that others used meanwhile.
+    /// Runs every sample once. Returns the share of the machine that other processes used meanwhile.
     fn look(&mut self, rival: &mut Rival) -> Result<Option<f64>> {
         let used = self.trials.iter_mut().map(|trial| trial.look(rival)).sum::<Result<Used>>()?;
         Ok(used.share())
@@ -308,13 +309,13 @@ impl Probe {
         !self.is_turbo && self.estimate() > worth
     }
 
-    /// Whether it seems to be too slow, and other processes may be the reason.
+    /// Whether it seems to be too slow, but other processes may be the reason.
     fn is_in_doubt(&self, worth: f64) -> bool {
         let is_disturbed = |share: &Option<f64>| share.is_some_and(|share| share > DISTURBING);
         self.is_slow(worth) && self.foreign.iter().all(is_disturbed)
     }
 
-    /// The best policy.
+    /// The track of the best policy.
     fn track(self, worth: f64) -> Result<Track> {
         let takes_part = !self.is_slow(worth) || self.is_in_doubt(worth);
         let foreign = self.foreign.iter().copied().flatten().reduce(f64::min);
@@ -331,7 +332,7 @@ struct Trial {
     policy: Policy,
     batches: Vec<Vec<u32>>,
     sample: Vec<Vec<u32>>,
-    /// The least of each batch of the sample, ms.
+    /// The least time of each batch of the sample, ms.
     least: Vec<f64>,
 }
 
@@ -342,7 +343,7 @@ impl Trial {
         Self { policy, batches, sample, least }
     }
 
-    /// Runs the sample once; gives what others used meanwhile.
+    /// Runs the sample once. Returns what other processes used meanwhile.
     fn look(&mut self, rival: &mut Rival) -> Result<Used> {
         let mut times = Times::default();
         let all = times.batches(rival, &smallest(&self.batches), &self.sample)?;
@@ -358,13 +359,13 @@ impl Trial {
 }
 
 impl Track {
-    /// Seconds of the whole stream by the probe.
+    /// Seconds of the whole stream, estimated by the probe.
     fn estimate(&self) -> f64 {
         let of_policy = self.estimates.iter().find(|(policy, _)| *policy == self.policy);
         of_policy.map_or(f64::INFINITY, |&(_, seconds)| seconds)
     }
 
-    /// The batches that are run before any counts: each once, and none so long that its first run is believed.
+    /// The distinct batches to run before any counts, except those so long that their first run is believed.
     fn new_shapes(&self) -> Vec<Vec<u32>> {
         let of_token = 1e3 * self.estimate() / padded_tokens(&self.batches);
         let mut shapes = distinct(&self.batches);
@@ -387,7 +388,7 @@ impl Track {
     }
 }
 
-/// What batches of sequences up to `longest` cost turbo.
+/// Measures what batches of sequences up to `longest` cost turbo.
 fn costs(turbo: &mut Rival, longest: u32) -> Result<PackedCost> {
     let mut measured = Vec::new();
     for (batch_size, seq_len) in COSTS.map(|(batch_size, seq_len)| (batch_size, seq_len.min(longest))) {
@@ -451,7 +452,7 @@ mod tests {
         assert_eq!(track.new_shapes(), [[10], [30]]);
     }
 
-    /// One batch, whose least time is the whole stream's.
+    /// A trial of one batch, whose least time is that of the whole stream.
     fn probed(seconds: f64, foreign: &[f64]) -> Probe {
         let trial = Trial { least: vec![1e3 * seconds], ..Trial::new(Policy::Single, vec![vec![10]]) };
         Probe { is_turbo: false, trials: vec![trial], foreign: foreign.iter().copied().map(Some).collect() }
@@ -487,7 +488,7 @@ mod tests {
         });
         let cost = PackedCost::fit(measured).unwrap();
         assert_eq!(cheapest(&[10; 6], &cost).unwrap(), [6]);
-        // at half a millisecond a token a tenth of a second is 200 tokens
+        // at half a millisecond per token, a tenth of a second is 200 tokens
         let cuts = cheapest(&[10; 50], &cost).unwrap();
         assert_eq!((cuts.len(), cuts.iter().sum()), (3, 50));
         assert!(cuts.iter().all(|&size| size <= 20), "{cuts:?}");

@@ -1,4 +1,4 @@
-//! A turn: one rival times some batches while all others sleep.
+//! Turns: in a turn one rival times some batches while all others sleep.
 
 use std::{slice, thread::sleep, time::Duration};
 
@@ -9,44 +9,45 @@ use crate::{
     rival::Rival,
 };
 
-/// Between two turns: threads that wait for more work stop spinning.
+/// The pause between two turns, in which threads that wait for more work stop spinning.
 pub(super) const PAUSE: Duration = Duration::from_millis(30);
-/// What a turn lasts, ms, unless one run takes longer.
+/// Milliseconds of a turn, unless one run takes longer.
 pub(super) const TURN_MS: f64 = 200.0;
-/// Most runs of a turn.
+/// The most runs of a turn.
 const MOST_RUNS: usize = 40;
 /// A first run of so many ms is believed: what a shape costs once is little beside it.
 pub(super) const BELIEVED_MS: f64 = 1000.0;
-/// Others that use more than this share of the machine disturb what is measured meanwhile.
+/// Other processes that use more than this share of the machine disturb a measurement.
 pub(super) const DISTURBING: f64 = 0.05;
 
-/// What has been measured of one rival at one thing.
+/// Times of one rival at one batch or stream.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Times {
     /// Milliseconds of each run.
     pub ms: Vec<f64>,
-    /// What others used of the machine in all turns.
+    /// What other processes used of the machine in all turns.
     pub used: Used,
 }
 
-/// What a turn at one batch holds.
+/// The runs of a turn at one batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Turn {
-    /// Runs before those that count: caches and clocks get used to this rival.
+    /// Runs before those that count, in which caches and clocks adapt to this rival.
     pub warm_up: usize,
     /// Runs that count.
     pub runs: usize,
 }
 
-/// The turns of all rivals at a batch, of which one run takes each so many milliseconds: as many runs as fill it. Either
-/// all have a run before that does not count, or none has, which is where one run fills every turn.
+/// The turns of all rivals at a batch; `ms` are the milliseconds of a run of each. A turn has as many runs as fill it.
+/// Either all rivals have a run before that does not count, or none has; the latter is the case if one run fills every
+/// turn.
 pub(super) fn turns(ms: &[f64]) -> Vec<Turn> {
     let runs: Vec<usize> = ms.iter().map(|&ms| runs_of(ms)).collect();
     let warm_up = usize::from(runs.iter().any(|&runs| runs > 1));
     runs.into_iter().map(|runs| Turn { warm_up, runs }).collect()
 }
 
-/// Runs that fill a turn when one takes so long.
+/// The number of runs of `ms` that fill a turn.
 pub(super) fn runs_of(ms: f64) -> usize {
     ((TURN_MS / ms.max(1e-3)) as usize).clamp(1, MOST_RUNS)
 }
@@ -65,8 +66,8 @@ impl Times {
         Ok(())
     }
 
-    /// One turn at several batches, each once, after one run of `warm_up` that does not count; gives the milliseconds of
-    /// each, and keeps none.
+    /// One turn at several batches, each once, after one run of `warm_up` that does not count. Returns the milliseconds
+    /// of each, and keeps none.
     pub(super) fn batches(
         &mut self,
         rival: &mut Rival,

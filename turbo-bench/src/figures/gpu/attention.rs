@@ -1,16 +1,17 @@
-//! Attention of packed sequences, heads of 64 values as BERT-base has them.
+//! Attention of packed sequences, with heads of 64 values as in BERT-base.
 
 use super::{Dtype, Operation};
 use crate::workload;
 
-/// What the others are called here: PyTorch's `scaled_dot_product_attention` on padded tensors, with a mask where there is
-/// padding; by cuDNN; on nested tensors; and attention of packed sequences, which newer versions have.
+/// Names of the other contestants: PyTorch's `scaled_dot_product_attention` on padded tensors, with a mask where there
+/// is padding; the same by cuDNN; the same on nested tensors; and attention of packed sequences, which newer versions
+/// have.
 pub const OTHERS: [&str; 4] = ["sdpa", "cudnn", "nested", "varlen"];
 
-/// Tokens of a ragged batch, about.
+/// About the number of tokens of a ragged batch.
 const TOKENS: usize = 16_384;
 
-/// What is timed.
+/// The cases that are timed.
 #[must_use]
 pub fn cases() -> Vec<(Operation, Dtype)> {
     let of = |lens: Vec<u32>| Operation::Attention { lens, num_heads: 12, head_dim: 64 };
@@ -25,7 +26,7 @@ pub fn cases() -> Vec<(Operation, Dtype)> {
     ]
 }
 
-/// Sequences of so many tokens, in no order, up to [`TOKENS`] together.
+/// Sequences with lengths in `lens`, in random order, of at most [`TOKENS`] together.
 fn ragged(lens: std::ops::RangeInclusive<usize>) -> Vec<u32> {
     let mut tokens = 0;
     let all = workload::uniform(&lens, TOKENS / lens.start(), 0).into_iter();

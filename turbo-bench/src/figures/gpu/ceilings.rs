@@ -1,10 +1,10 @@
-//! What a GPU can do at most, as shares are of it.
+//! What a GPU can do at most; shares are relative to this.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Dtype, Operation};
 
-/// Rates of operations that are timed alone, a second.
+/// Rates per second of operations that are timed alone.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
     /// The engine that reached them.
@@ -22,22 +22,22 @@ pub struct Rates {
 /// Ceilings, measured in the process whose times they are compared with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ceilings {
-    /// turbo's, and PyTorch's where it was there: what one of them reaches the GPU can do.
+    /// Rates of turbo, and of PyTorch where it was present: the GPU can do what either of them reaches.
     pub rates: Vec<Rates>,
-    /// A kernel with next to nothing to do, launched like all that are timed, µs.
+    /// Microseconds of a kernel with next to nothing to do, launched like all that are timed.
     pub launch_us: f64,
-    /// The same, enqueued one by one by the host, µs.
+    /// The same, with each launch enqueued by the host.
     pub enqueue_us: f64,
 }
 
 impl Ceilings {
-    /// Bytes a second.
+    /// The bandwidth of a copy: bytes per second.
     #[must_use]
     pub fn copy(&self) -> f64 {
         self.greatest(|rates| rates.copy)
     }
 
-    /// Operations a second.
+    /// The rate of products: operations per second.
     #[must_use]
     pub fn product(&self, dtype: Dtype) -> f64 {
         self.greatest(|rates| match dtype {
@@ -58,11 +58,11 @@ impl Ceilings {
     }
 }
 
-/// What is copied: far more than any cache holds.
+/// The copy that is timed: far more than any cache holds.
 pub const COPY: Operation = Operation::Copy { rows: 131_072, columns: 1024 };
-/// What is multiplied: long enough that nothing but products counts.
+/// The product that is timed: long enough that nothing but multiplication counts.
 pub const PRODUCT: Operation = Operation::Product { rows: 8192, columns: 8192 };
-/// Next to nothing.
+/// An operation with next to nothing to do.
 pub const NOTHING: Operation = Operation::Copy { rows: 1, columns: 32 };
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! Turns at one thing, on a device that works on its own: in a turn a contestant enqueues many runs and waits for the
-//! last.
+//! Turns on a device that works asynchronously: in a turn a contestant enqueues many runs and waits for the last one.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -9,7 +8,7 @@ use crate::figures::{
     order::order,
 };
 
-/// The contestant that computes as turbo does by itself.
+/// The contestant that computes as turbo does by default.
 pub const TURBO: &str = "turbo";
 
 /// How long turns are, and how many each contestant has.
@@ -21,25 +20,25 @@ pub struct Turns {
     pub rounds: usize,
 }
 
-/// What one contestant takes.
+/// The times of one contestant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Timed {
     /// Its name.
     pub who: String,
     /// Median over turns of the mean of their runs, µs.
     pub median_us: f64,
-    /// A tenth of the turns was faster, µs.
+    /// 10th percentile of the turns, µs.
     pub p10_us: f64,
-    /// A tenth of the turns was slower, µs.
+    /// 90th percentile of the turns, µs.
     pub p90_us: f64,
-    /// Turns.
+    /// Number of turns.
     pub turns: usize,
-    /// Runs of each.
+    /// Runs of each turn.
     pub runs: usize,
 }
 
 impl Timed {
-    /// How far turns lie from their median, as a part of it.
+    /// How far turns lie from their median, as a share of it.
     #[must_use]
     pub fn spread(&self) -> f64 {
         (self.p90_us - self.p10_us) / 2.0 / self.median_us
@@ -57,22 +56,22 @@ pub fn best<'a>(times: &'a [Timed], others: &[&str]) -> Option<&'a Timed> {
     these.min_by(|a, b| a.median_us.total_cmp(&b.median_us))
 }
 
-/// Times for a person: `turbo 93.1 µs, eager 160 µs`.
+/// Times in words: `turbo 93.1 µs, eager 160 µs`.
 pub fn list(times: &[Timed]) -> String {
     let of = |timed: &Timed| format!("{} {} µs", timed.who, digits(timed.median_us));
     times.iter().map(of).collect::<Vec<_>>().join(", ")
 }
 
-/// Most runs of a turn.
+/// The most runs of a turn.
 const MOST_RUNS: f64 = 10_000.0;
-/// Runs that show how many fill a turn.
+/// Runs that are timed to see how many fill a turn.
 const LOOK: usize = 3;
 
-/// Times each of `names` at thing number `index`, in an order that is drawn anew for each round. `turn(name, runs)`
-/// gives the microseconds of a run when number `name` of `names` runs so many times.
+/// Times each of `names` at item `index`, in an order that is drawn anew for each round. `turn(name, runs)` runs number
+/// `name` of `names` so many times, and returns the microseconds of one run.
 ///
 /// # Errors
-/// What `turn` fails with.
+/// When `turn` fails.
 pub fn contest(
     names: &[String],
     turns: Turns,

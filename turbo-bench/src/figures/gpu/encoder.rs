@@ -5,18 +5,19 @@ use serde::{Deserialize, Serialize};
 use super::{Dtype, contest::Timed, overlap::Overlap};
 use crate::{figures::agree::Agreement, figures::planning, workload};
 
-/// What the others are called here: the model as transformers has it, and `torch.compile(mode="max-autotune")` of it.
+/// Name of the other contestant that runs the model as transformers has it.
 pub const EAGER: &str = "eager";
-/// Compiled for each shape anew, which takes a minute or more.
+/// Name of the one that runs `torch.compile(mode="max-autotune")` of the model. It is compiled for each shape anew,
+/// which takes a minute or more.
 pub const COMPILED: &str = "compiled";
 
-/// Most rows of a batch: tokens where they are packed, padding included where it is padded.
+/// The most rows of a batch: its tokens, including padding where it is padded.
 const ROWS: u32 = 16_384;
 
 /// What all contestants compute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// How it is called.
+    /// Its name.
     pub name: &'static str,
     /// Tokens of each request.
     pub lens: Vec<u32>,
@@ -30,7 +31,7 @@ pub const EQUAL: &str = "32 × 512";
 pub const RAGGED: &str = "5 to 500 tokens";
 
 impl Workload {
-    /// All of them.
+    /// All workloads.
     #[must_use]
     pub fn all() -> [Workload; 3] {
         let ragged = workload::uniform(&(5..=500), 512, 0).into_iter().map(|len| len as u32).collect();
@@ -41,19 +42,20 @@ impl Workload {
         ]
     }
 
-    /// Tokens of all requests; padding is none.
+    /// Tokens of all requests, without padding.
     #[must_use]
     pub fn tokens(&self) -> u64 {
         self.lens.iter().map(|&len| u64::from(len)).sum()
     }
 
-    /// Batches in order of arrival, each of as many requests as fit without padding.
+    /// Batches in order of arrival. Each has as many requests as fit without padding.
     #[must_use]
     pub fn packed(&self) -> Vec<Vec<u32>> {
         cut(&self.lens, |batch| batch.iter().sum())
     }
 
-    /// Batches in order of length, each of as many requests as fit with padding: best for an engine that pads.
+    /// Batches in order of length, which is best for an engine that pads. Each has as many requests as fit with
+    /// padding.
     #[must_use]
     pub fn padded(&self) -> Vec<Vec<u32>> {
         let mut lens = self.lens.clone();
@@ -61,7 +63,7 @@ impl Workload {
         cut(&lens, |batch| batch.len() as u32 * batch.iter().max().copied().unwrap_or(0))
     }
 
-    /// Whether its batches have one shape and no padding, so that it can be compiled for.
+    /// Whether all its requests have one length, so that a model can be compiled for it.
     #[must_use]
     pub fn is_equal(&self) -> bool {
         self.lens.windows(2).all(|pair| pair[0] == pair[1])
@@ -80,21 +82,21 @@ fn cut(lens: &[u32], rows: impl Fn(&[u32]) -> u32) -> Vec<Vec<u32>> {
     batches
 }
 
-/// What was found at one workload.
+/// What was found for one workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Case {
     /// Name of the workload.
     pub workload: String,
-    /// In what all compute.
+    /// The type that all compute in.
     pub dtype: Dtype,
     /// Tokens of all requests.
     pub tokens: u64,
-    /// What each contestant takes for all of them.
+    /// The times of each contestant for all requests.
     pub times: Vec<Timed>,
 }
 
 impl Case {
-    /// Tokens a second in so many microseconds.
+    /// Tokens per second if all of them take `us` microseconds.
     #[must_use]
     pub fn tokens_per_s(&self, us: f64) -> f64 {
         self.tokens as f64 / (us * 1e-6)
@@ -104,7 +106,7 @@ impl Case {
 /// Everything that was found.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Encoders {
-    /// That all compute the same, beside turbo in f32 on the same GPU.
+    /// How closely all compute the same as turbo in f32 on the same GPU.
     pub agreement: Vec<Agreed>,
     /// What was timed.
     pub cases: Vec<Case>,
@@ -115,18 +117,18 @@ pub struct Encoders {
     pub overlap: Option<Overlap>,
 }
 
-/// How near a contestant's vectors are to those of turbo in f32.
+/// How close a contestant's vectors are to those of turbo in f32.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Agreed {
-    /// In what they were computed.
+    /// The type that they were computed in.
     pub dtype: Dtype,
-    /// The contestant, and how near.
+    /// The contestant, and how close it is.
     #[serde(flatten)]
     pub agreement: Agreement,
 }
 
 impl Encoders {
-    /// Takes a case, in the place of one that was found before, with fewer contestants.
+    /// Adds a case, or replaces an earlier one of the same workload and type, which had fewer contestants.
     pub fn keep(&mut self, case: Case) {
         let same = |it: &Case| (&it.workload, it.dtype) == (&case.workload, case.dtype);
         match self.cases.iter_mut().find(|it| same(it)) {

@@ -1,6 +1,6 @@
-//! What is wanted on a GPU, and whether it was found.
+//! The goals on a GPU, and whether they were reached.
 //!
-//! The numbers are those of an H200: what its memory and its products allow of each operation, less what others lose.
+//! The numbers are for an H200: what its memory and its products allow for each operation, minus what others lose.
 
 use super::{
     Ceilings, Dtype, Findings, Found, Measured, Operation, Section,
@@ -11,21 +11,22 @@ use super::{
 };
 use crate::figures::verdict::{Kind, Verdict};
 
-/// Of the copy bandwidth, for operations that no cache holds.
+/// Share of the copy bandwidth, for operations whose data no cache holds.
 const OF_COPY: f64 = 0.85;
-/// Rows that are reduced together may cost so much at the worst of all sizes.
+/// The least speed of rows that are reduced together over classical reduction, at the worst of all sizes.
 const BATCHED_AT_WORST: f64 = 0.97;
-/// At so many sizes they are faster, of those that take longer than [`LAUNCHES`] launches.
+/// The share of sizes at which they must be faster, among those that take longer than [`LAUNCHES`] launches.
 const BATCHED_FASTER: f64 = 0.9;
 const LAUNCHES: f64 = 3.0;
-/// Attention of 32 × 512 tokens in bf16: 250 · 10¹² operations a second.
+/// Microseconds of attention of 32 × 512 tokens in bf16: 250 · 10¹² operations per second.
 const ATTENTION_US: f64 = 105.0;
-/// Of packing, planning and launching: the rest may be what the host did when the GPU was not observed to compute.
+/// Share of packing, planning and launching that must be hidden. The rest may be what the host did while the GPU was
+/// not observed to compute.
 const HIDDEN: f64 = 0.9;
-/// Noise excuses no more than this.
+/// The largest lag that noise excuses.
 const MOST_SPREAD: f64 = 0.05;
 
-/// All of them.
+/// All verdicts.
 #[must_use]
 pub fn verdicts(findings: &Findings) -> Vec<Verdict> {
     let found = |step: &str| section(findings, step);
@@ -60,7 +61,7 @@ pub(super) fn ratio(times: &[Timed], other: Option<&Timed>) -> Option<f64> {
     Some(other?.median_us / contest::of(times, TURBO)?.median_us)
 }
 
-/// As fast as the best of `others`, as far as the spread of both tells them apart.
+/// The goal to be as fast as the best of `others`, within the spread of both.
 fn not_slower(regime: String, times: &[Timed], others: &[&str]) -> Verdict {
     let best = contest::best(times, others);
     let spread =
@@ -94,13 +95,13 @@ fn of_wide(measured: &[Measured], ceilings: Option<&Ceilings>) -> Vec<Verdict> {
     rows::wide().into_iter().flat_map(of).collect()
 }
 
-/// The times of an operation; none where it was not measured.
+/// The times of an operation; empty if it was not measured.
 fn times<'a>(measured: &'a [Measured], operation: &Operation, dtype: Dtype) -> &'a [Timed] {
     let found = measured.iter().find(|it| (&it.operation, it.dtype) == (operation, dtype));
     found.map_or(&[], |it| &it.times)
 }
 
-/// How many times longer the classical reduction takes, and whether that is longer than a few launches.
+/// How many times longer the classical reduction takes, and whether it takes longer than a few launches.
 pub(super) fn batched(times: &[Timed], ceilings: &Ceilings) -> Option<(f64, bool)> {
     let classical = contest::of(times, rows::CLASSICAL)?;
     Some((ratio(times, Some(classical))?, classical.median_us > LAUNCHES * ceilings.launch_us))
@@ -109,7 +110,7 @@ pub(super) fn batched(times: &[Timed], ceilings: &Ceilings) -> Option<(f64, bool
 fn of_reductions(measured: &[Measured], ceilings: Option<&Ceilings>) -> Vec<Verdict> {
     let of = |name: &'static str| {
         let grid = rows::reductions().into_iter().filter(|(operation, _)| operation.name() == name);
-        // nothing is said of a grid of which a part is missing
+        // there is no verdict on a grid of which a part is missing
         let points: Option<Vec<(f64, bool)>> =
             grid.map(|(operation, dtype)| batched(times(measured, &operation, dtype), ceilings?)).collect();
         let worst = points.iter().flatten().map(|(ratio, _)| *ratio).reduce(f64::min);
@@ -187,7 +188,7 @@ fn of_encoders(encoders: Option<&Encoders>) -> Vec<Verdict> {
             found,
         }
     };
-    // a share of running that has more in it than running says nothing
+    // without earlier runs of each length the running time includes more than running, and a share of it says nothing
     let planned = encoders.and_then(|encoders| encoders.planning.as_ref()).filter(|it| it.lens_ran_before);
     let planning = planned.map(|it| it.percent / 100.0);
     let overlap = encoders.and_then(|encoders| encoders.overlap.as_ref());
@@ -263,7 +264,7 @@ mod tests {
         assert_eq!(found(&verdicts, "BERT-base, bf16, 5 to 500", Kind::Share), (0.9, Some(0.9)));
     }
 
-    /// A record from before each length ran once has no such field.
+    /// Records from the time before each length ran once lack the field.
     #[test]
     fn planning_is_judged_beside_lengths_that_ran_before() {
         let mut findings = sample::findings();

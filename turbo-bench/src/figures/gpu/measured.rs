@@ -1,19 +1,19 @@
-//! An operation, and what each contestant takes for it.
+//! An operation, and the times of each contestant for it.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Dtype, Operation, contest::Timed};
 
-/// What was found of one operation.
+/// What was found for one operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// What was done.
+    /// The operation.
     pub operation: Operation,
-    /// In what it was stored.
+    /// The type that values were stored in.
     pub dtype: Dtype,
     /// Times of the contestants that compute the same.
     pub times: Vec<Timed>,
-    /// How far the results of the others lie from turbo's at most, as a part of their length; none without others.
+    /// The largest distance of the others' results from turbo's, relative to their length; `None` without others.
     pub error: Option<f64>,
     /// Contestants whose launches could not be replayed and were enqueued one by one.
     pub launched: Vec<String>,
@@ -26,6 +26,6 @@ pub struct Measured {
 pub struct Absent {
     /// Its name.
     pub who: String,
-    /// Why not.
+    /// The reason.
     pub why: String,
 }

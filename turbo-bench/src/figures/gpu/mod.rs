@@ -1,29 +1,30 @@
-//! turbo on an NVIDIA GPU: kernels beside what the GPU can do, and all of it beside PyTorch.
+//! turbo on an NVIDIA GPU: kernels compared with what the GPU can do, and everything compared with PyTorch.
 //!
 //! ```text
 //! cargo xtask gpu pack ─▶ a bundle ─▶ gpu.sh where the GPU is ─▶ a Section of each step ─▶ what came back
 //!                                      cargo xtask gpu record: is it whole, is it right? ─▶ gpu.json · gpu.md · pictures
 //! ```
 //!
-//! The GPU is on another machine, which has neither Rust nor a network, and for minutes only. So what is measured there is
-//! apart from what is made of it here, and everything but the times is tested without a GPU.
+//! The GPU is in another machine, which has neither Rust nor a network, and is available for minutes only. So measuring
+//! there is separate from evaluating here, and everything except the times is tested without a GPU.
 //!
-//! All contestants compute the same on the same inputs, which is checked first; then they take turns, in an order that
+//! All contestants compute the same on the same inputs, which is checked first. Then they take turns, in an order that
 //! is drawn anew for each round. A turn is many runs, enqueued at once, and ends when the last is done. Launches of an
-//! operation are replayed, on both sides, so that neither host counts. In an encoder turbo replays small batches and
-//! PyTorch what it has compiled; eager PyTorch launches each kernel from Python, and its host counts.
+//! operation are replayed on both sides, so that neither host's time counts. In an encoder, turbo replays small
+//! batches, and PyTorch replays what it has compiled. Eager PyTorch launches each kernel from Python, and its host's
+//! time counts.
 //!
 //! | module | what it is about |
 //! |---|---|
 //! | [`operation`], [`rows`], [`attention`], [`encoder`] | what is timed, as data |
-//! | [`overlap`] | batches one behind the other, and when what happened |
-//! | [`suite`], [`sanitizer`] | whether it is right |
+//! | [`overlap`] | batches one behind the other, and the times of their stages |
+//! | [`suite`], [`sanitizer`] | whether the results are right |
 //! | [`ceilings`] | what the GPU can do at most |
-//! | [`contest`], [`measured`] | turns, and what they come to |
-//! | [`torch`] | the other side of an operation |
+//! | [`contest`], [`measured`] | turns, and their results |
+//! | [`torch`] | PyTorch's side of an operation |
 //! | `on_gpu` (feature `cuda`) | the steps themselves |
-//! | [`returned`] | what came back, and whether it is to be believed |
-//! | [`goals`], [`page`], `picture` | what is wanted of it, and how it is shown |
+//! | [`returned`] | what came back, and whether it can be believed |
+//! | [`goals`], [`page`], `picture` | the goals, and how it is shown |
 //!
 
 pub mod attention;
@@ -60,16 +61,16 @@ pub use measured::{Absent, Measured};
 pub use operation::{Dtype, Operation};
 pub use torch::Torch;
 
-/// The GPU, and what drives it.
+/// The GPU, and its driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// As its maker calls it.
+    /// The maker's name for it.
     pub gpu: String,
-    /// Major and minor.
+    /// Major and minor version.
     pub compute_capability: (u32, u32),
-    /// How many of them it has.
+    /// Number of its multiprocessors.
     pub multiprocessors: u32,
-    /// All of its memory.
+    /// Bytes of its memory.
     pub memory_bytes: u64,
     /// Version of the driver.
     pub driver: String,
@@ -78,15 +79,15 @@ pub struct Machine {
 /// What one step found.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Section {
-    /// Where and when.
+    /// Where and when it was measured.
     pub provenance: Provenance,
-    /// On what.
+    /// The machine that it was measured on.
     pub machine: Machine,
     /// Name and version of the libraries that operations were compared with.
     pub libraries: Vec<String>,
-    /// What the GPU can do at most, measured in the same process; none where nothing was timed.
+    /// What the GPU can do at most, measured in the same process; `None` if nothing was timed.
     pub ceilings: Option<Ceilings>,
-    /// What it took, s.
+    /// Seconds that it took.
     pub seconds: f64,
     /// What was found.
     pub found: Found,
@@ -115,11 +116,11 @@ pub enum Found {
     Sanitizer(Vec<sanitizer::Sanitized>),
 }
 
-/// All that was found, as the record keeps it: of a bundle, by step.
+/// The record of all that was found with a bundle, by step.
 pub type Findings = Record<Manifest, Section, Vec<Ended>>;
 
 impl Found {
-    /// The step that finds such things, and the name of its file.
+    /// The step that finds this, which is also the name of its file.
     #[must_use]
     pub fn step(&self) -> &'static str {
         match self {

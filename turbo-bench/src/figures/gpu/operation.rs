@@ -1,12 +1,12 @@
-//! What is timed by itself: an operation on values that both sides make by the same rule.
+//! Operations that are timed by themselves, on values that both sides make by the same rule.
 
 use serde::{Deserialize, Serialize};
 
-/// What a GPU stores values as; sums are f32.
+/// The type in which a GPU stores values; sums are f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
-    /// 8 bits of fraction less than f32, its range.
+    /// The range of f32, with 16 fewer bits of fraction.
     Bf16,
     /// IEEE half precision.
     F16,
@@ -15,7 +15,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// All of them; the one that serves first.
+    /// All types; the one used for serving comes first.
     pub const ALL: [Self; 3] = [Self::Bf16, Self::F16, Self::F32];
 
     /// Its usual name.
@@ -46,17 +46,17 @@ impl Dtype {
         }
     }
 
-    /// The most that two results of an operation may differ, as a part of their length, when both compute the same: some
-    /// values are rounded on the way, on one side or on both, each by a fraction of this; and `exp` and `erf` of both
-    /// sides are good to a few units in the last place of f32.
+    /// The most that two results of the same operation may differ, relative to their length. Some values are rounded on
+    /// the way, on one side or on both, each by a fraction of this; `exp` and `erf` of both sides are good to a few
+    /// units in the last place of f32.
     #[must_use]
     pub fn allowed_error(self) -> f64 {
         (4.0 * self.rounding()).max(1e-5)
     }
 
-    /// The least cosine with turbo in f32 that the vectors of an encoder may have. Twelve layers in bf16 leave 0.99987 (the
-    /// CPU's record has that of PyTorch with weights in bf16); the error of f16 is an eighth of that, so what lacks to 1 is
-    /// a sixty-fourth. f32 arithmetic in another order stays within 1e-9.
+    /// The smallest cosine with turbo in f32 that the vectors of an encoder may have. Twelve layers in bf16 leave
+    /// 0.99987 (as PyTorch with weights in bf16 in the CPU's record). The error of f16 is an eighth of that of bf16, so
+    /// its cosine is 64 times closer to 1. f32 arithmetic in another order stays within 1e-9.
     #[must_use]
     pub fn least_cosine(self) -> f64 {
         match self {
@@ -67,46 +67,47 @@ impl Dtype {
     }
 }
 
-/// Something that a GPU does with memory of its own. Rows are those of a matrix `[rows, columns]`.
+/// An operation of a GPU on its own memory. Rows are those of a matrix `[rows, columns]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Operation {
-    /// Of each row.
+    /// The operation on each row.
     Softmax {
         /// Rows.
         rows: u64,
-        /// Values of each.
+        /// Values of each row.
         columns: u64,
     },
-    /// Of each row.
+    /// The operation on each row.
     LayerNorm {
         /// Rows.
         rows: u64,
-        /// Values of each.
+        /// Values of each row.
         columns: u64,
     },
     /// Layer norm of the sum of a row, a bias and another row.
     ResidualLayerNorm {
         /// Rows.
         rows: u64,
-        /// Values of each.
+        /// Values of each row.
         columns: u64,
     },
     /// GELU with the error function, of the sum of a row and a bias.
     BiasGelu {
         /// Rows.
         rows: u64,
-        /// Values of each.
+        /// Values of each row.
         columns: u64,
     },
-    /// Every row of a table once, in an order that no cache knows.
+    /// Looks up every row of a table once, in an order that defeats caches.
     Embedding {
         /// Rows of the table, and ids.
         rows: u64,
-        /// Values of each.
+        /// Values of each row.
         columns: u64,
     },
-    /// Of merged queries, keys and values, `[tokens, 3, num_heads, head_dim]`; no masks but the ends of sequences.
+    /// Attention of merged queries, keys and values, `[tokens, 3, num_heads, head_dim]`; no masks except the ends of
+    /// sequences.
     Attention {
         /// Tokens of each sequence.
         lens: Vec<u32>,
@@ -115,18 +116,18 @@ pub enum Operation {
         /// Values of each head.
         head_dim: u64,
     },
-    /// From one place of the GPU's memory to another.
+    /// A copy from one place of the GPU's memory to another.
     Copy {
         /// Rows.
         rows: u64,
-        /// Values of each.
+        /// Values of each row.
         columns: u64,
     },
-    /// Of a matrix with a square one.
+    /// The product of a matrix and a square one.
     Product {
         /// Rows.
         rows: u64,
-        /// Values of each.
+        /// Values of each row.
         columns: u64,
     },
 }
@@ -150,7 +151,7 @@ impl Operation {
         }
     }
 
-    /// Operations of its products, a multiply-add being two; what else it computes is not counted.
+    /// Operations of its products; a multiply-add counts as two. Other operations are not counted.
     #[must_use]
     pub fn flops(&self) -> u64 {
         match *self {
@@ -162,7 +163,7 @@ impl Operation {
         }
     }
 
-    /// How many values come out.
+    /// Number of values of the result.
     #[must_use]
     pub fn results(&self) -> u64 {
         match *self {
@@ -177,7 +178,7 @@ impl Operation {
         }
     }
 
-    /// What people call it.
+    /// Its name for people.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -192,7 +193,7 @@ impl Operation {
         }
     }
 
-    /// `196608 × 512`; of sequences how many and how long.
+    /// `196608 × 512`; for sequences their number and lengths.
     #[must_use]
     pub fn sizes(&self) -> String {
         match self {
@@ -219,7 +220,7 @@ fn tokens(lens: &[u32]) -> u64 {
     lens.iter().map(|&len| u64::from(len)).sum()
 }
 
-/// `count` values in [-1, 1), by a hash of place and seed: `values` of `peers/gpu_peer.py`.
+/// `count` values in [-1, 1), by a hash of place and seed; the same as `values` in `peers/gpu_peer.py`.
 pub fn values(count: usize, seed: u32) -> impl Iterator<Item = f32> {
     let offset = seed.wrapping_mul(0x85eb_ca77);
     (0..count as u32).map(move |place| {
@@ -231,18 +232,18 @@ pub fn values(count: usize, seed: u32) -> impl Iterator<Item = f32> {
     })
 }
 
-/// The row of the table that id number `place` of `rows` names: each once, where 7919 divides nothing of `rows`.
+/// The row of the table that id number `place` of `rows` names. Each row comes once if 7919 is coprime to `rows`.
 #[must_use]
 pub fn id(place: u64, rows: u64) -> u32 {
     ((place * 7919 + 13) % rows) as u32
 }
 
-/// Places of `count` values among `len`, evenly spread: the first, the last and some between.
+/// Indices of `count` of `len` values, evenly spread: the first, the last and some between.
 pub fn sampled(len: u64, count: u64) -> impl Iterator<Item = u64> {
     (0..count).map(move |index| index * (len - 1) / (count - 1).max(1))
 }
 
-/// How far `got` is from `expected`, as a part of its length; infinite where they cannot be compared.
+/// The distance of `got` from `expected`, relative to the length of `expected`; infinite if they cannot be compared.
 #[must_use]
 pub fn relative_error(got: &[f32], expected: &[f32]) -> f64 {
     if got.len() != expected.len() || got.is_empty() {
@@ -280,7 +281,7 @@ mod tests {
         assert_eq!(Operation::BiasGelu { rows: 5, columns: 6 }.sizes(), "5 × 6");
     }
 
-    /// What `values(5, 0)` and `values(3, 7)` of `peers/gpu_peer.py` give.
+    /// The results of `values(5, 0)` and `values(3, 7)` in `peers/gpu_peer.py`.
     #[test]
     fn values_are_those_of_the_other_side() {
         let first: Vec<f32> = values(5, 0).collect();

@@ -1,13 +1,13 @@
-//! Batches one behind the other: what the host does for the next one lies in the time in which the GPU computes this one.
+//! Batches one behind the other: the host prepares the next batch while the GPU computes the present one.
 //!
 //! ```text
 //! host  │pack, plan, launch 0│pack, plan, launch 1│  looks  │read 0│pack, plan, launch 2│  looks  │read 1│ ..
 //! GPU                        │ 0                            │ 1                                  │ 2 ..
 //! ```
 //!
-//! All times are of the host's clock, so they say when the host saw something. What is said of the GPU counts to the last
-//! moment at which it was seen to compute: a batch that ends while the host does something else hides no more than was seen.
-//! Plans are kept, as they are where a model is served, so planning is finding one.
+//! All times are from the host's clock, so they say when the host saw something. A GPU's computation counts up to the
+//! last moment at which the host saw it compute: a batch that ends while the host does something else hides no more
+//! than was seen. Plans are kept, as they are when a model is served, so planning means finding a plan.
 
 use std::{iter, ops::Range};
 
@@ -17,17 +17,17 @@ use super::contest::{self, Timed};
 
 /// The contestant that waits for a batch and reads it before it begins the next one.
 pub const AFTER: &str = "one after the other";
-/// The contestant that begins the next one while one is computed.
+/// The contestant that begins the next batch while one is computed.
 pub const BEHIND: &str = "one behind the other";
 
-/// What happened to a batch, in this order; µs since the first one was begun.
+/// The stages of a batch, in this order; µs since the first batch was begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flight {
     /// The host began to pack, plan and launch it.
     pub begun_us: u64,
     /// The host had launched it.
     pub launched_us: u64,
-    /// It was last seen not to be done; when it was launched, if never.
+    /// It was last seen not to be done; `launched_us` if it never was.
     pub running_us: u64,
     /// It was seen to be done.
     pub done_us: u64,
@@ -46,18 +46,18 @@ pub struct Overlap {
     pub tokens: u64,
     /// What all batches take, [`AFTER`] and [`BEHIND`].
     pub times: Vec<Timed>,
-    /// Once the latter.
+    /// One run of [`BEHIND`].
     pub timeline: Timeline,
 }
 
 impl Overlap {
-    /// Tokens a second of one of the two.
+    /// Tokens per second of one of the two.
     #[must_use]
     pub fn tokens_per_s(&self, who: &str) -> Option<f64> {
         Some(self.tokens as f64 / contest::of(&self.times, who)?.median_us * 1e6)
     }
 
-    /// How many times the tokens a second of the first way the second one has.
+    /// Tokens per second of [`BEHIND`] over those of [`AFTER`].
     #[must_use]
     pub fn gain(&self) -> Option<f64> {
         Some(self.tokens_per_s(BEHIND)? / self.tokens_per_s(AFTER)?)
@@ -65,7 +65,8 @@ impl Overlap {
 }
 
 impl Timeline {
-    /// When the GPU computed each batch, as far as was seen: from when it was launched and the one before was done.
+    /// When the GPU computed each batch, as far as was seen. This begins when the batch was launched and the one before
+    /// was done.
     pub fn runs(&self) -> impl Iterator<Item = Range<u64>> {
         let free = iter::once(0).chain(self.0.iter().map(|before| before.done_us));
         self.0.iter().zip(free).map(|(flight, free)| {
@@ -74,20 +75,20 @@ impl Timeline {
         })
     }
 
-    /// Share of packing, planning and launching that lay in the time in which the GPU computed another batch. The first
-    /// batch does not count, since there is none before it; `None` where there is no other.
+    /// Share of packing, planning and launching that happened while the GPU computed another batch. The first batch
+    /// does not count, since there is none before it; `None` if there is no other.
     #[must_use]
     pub fn hidden(&self) -> Option<f64> {
         let work = || self.0.iter().skip(1).map(|flight| flight.begun_us..flight.launched_us);
         let of = |work: Range<u64>| {
-            // no two of them overlap, and none begins before its batch was launched
+            // no two runs overlap, and none begins before its batch was launched
             self.runs().map(|run| len(work.start.max(run.start)..work.end.min(run.end))).sum::<u64>()
         };
         let all: u64 = work().map(len).sum();
         (all > 0).then(|| work().map(of).sum::<u64>() as f64 / all as f64)
     }
 
-    /// Whether it can have been like that: nothing happens before what it follows.
+    /// Whether the timeline is possible: nothing happens before what it follows.
     #[must_use]
     pub fn is_in_order(&self) -> bool {
         let of_one =
@@ -106,7 +107,7 @@ fn len(range: Range<u64>) -> u64 {
 mod tests {
     use super::*;
 
-    /// Batches of which each was begun, launched, last seen running, seen to be done, and read at these times.
+    /// Batches, each with the times at which it was begun, launched, last seen running, seen to be done, and read.
     fn timeline(flights: &[[u64; 5]]) -> Timeline {
         let flight = |&[begun_us, launched_us, running_us, done_us, read_us]: &[u64; 5]| Flight {
             begun_us,

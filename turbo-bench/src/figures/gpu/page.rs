@@ -1,4 +1,4 @@
-//! The record as Markdown.
+//! The record as a Markdown page.
 
 use std::fmt::Write;
 
@@ -17,7 +17,7 @@ use crate::figures::{
     verdict::{self, Kind},
 };
 
-/// A file beside the record: what the profile shows stands between a number and its goal, written by hand.
+/// A file beside the record, written by hand: what stands between a number and its goal, as profiles show.
 pub const NOTES: &str = "gpu-notes.md";
 
 /// How it is measured.
@@ -32,7 +32,7 @@ state: turbo's has the upload of the ids and the pooling of the rows in it, PyTo
 in order of arrival; PyTorch gets them in order of length, which pads least.
 ";
 
-/// The page of a record; `notes` stand where something was not reached.
+/// The page of a record; `notes` say what stands between numbers and their goals.
 #[must_use]
 pub fn page(findings: &Findings, notes: &str) -> String {
     let notes = match notes.trim() {
@@ -160,10 +160,11 @@ fn of_ceilings(ceilings: &Ceilings) -> String {
     )
 }
 
-/// Headings, and what stands below them.
+/// Headings, and the cells below them.
 type Columns<'a> = (&'a [&'a str], &'a dyn Fn(&Measured) -> Vec<String>);
 
-/// A column for each of `who`, a row for each of `measured`: what `before` says of it, the times, and what `after` says.
+/// A table with a row for each measured operation: the cells of `before`, a time for each of `who`, and the cells of
+/// `after`.
 struct Grid<'a> {
     before: Columns<'a>,
     who: &'a [&'a str],
@@ -186,7 +187,7 @@ impl Grid<'_> {
     }
 }
 
-/// Marks times of launches one by one.
+/// Marks times of operations that were launched one by one.
 const MARK: &str = " \\*";
 
 fn time(measured: &Measured, who: &str) -> String {
@@ -416,7 +417,7 @@ mod tests {
         assert!(page.contains("- rows: ended with 124: done\n"), "{page}");
     }
 
-    /// The page of the repository is that of its record, and there is none without one.
+    /// The repository's page is that of its record; without a record there is no page.
     #[test]
     fn the_page_shows_the_record() {
         let results = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("results");

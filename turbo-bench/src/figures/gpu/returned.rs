@@ -1,4 +1,4 @@
-//! What came back from the machine with the GPU: is it whole, and is it to be believed?
+//! What came back from the machine with the GPU: is it complete, and can it be believed?
 
 use std::{fs, path::Path};
 
@@ -8,21 +8,21 @@ use serde::{Deserialize, Serialize};
 use super::{Ceilings, Findings, Found, Measured, Section, contest::Timed, sanitizer::Finding};
 use crate::record::{Provenance, Record};
 
-/// What the bundle was made of.
+/// What the bundle was made from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Of the checkout, with `+` when it was changed.
+    /// Commit of the checkout, with `+` if it was changed.
     pub commit: String,
     /// When that commit was made.
     pub date: String,
-    /// What was packed.
+    /// The files that were packed.
     pub files: Vec<Packed>,
 }
 
 /// A file of the bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packed {
-    /// Where it is in the bundle.
+    /// Its place in the bundle.
     pub name: String,
     /// Its size.
     pub bytes: u64,
@@ -33,13 +33,13 @@ pub struct Packed {
 /// How a step of `gpu.sh` ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
-    /// Which.
+    /// Name of the step.
     pub step: String,
-    /// Its exit code: 0 when all is well, 124 when it took too long.
+    /// Its exit code: 0 if all is well, 124 if it took too long.
     pub rc: i32,
-    /// What it took.
+    /// Seconds that it took.
     pub seconds: u64,
-    /// The last that it said.
+    /// The last line that it printed.
     pub says: String,
 }
 
@@ -55,13 +55,14 @@ pub struct Returned {
 pub const RUN: &str = "run.jsonl";
 /// The steps that leave a section, in the order in which they run.
 pub const STEPS: [&str; 6] = ["suite", "ceilings", "rows", "attention", "encoder", "sanitizer"];
-/// The program of the bundle, which the record keeps the digest of.
+/// The program of the bundle; the record keeps its digest.
 const PROGRAM: &str = "turbo-bench";
 
-/// Reads the folders that runs of `gpu.sh` filled, of one bundle: a step that several ran counts as the last one did it.
+/// Reads the folders that runs of `gpu.sh` filled, all with the same bundle. If several ran a step, the last one
+/// counts.
 ///
 /// # Errors
-/// When one is none, when a file holds something else, or when they are of different bundles.
+/// When one is not such a folder, when a file holds something else, or when they are of different bundles.
 pub fn read(dirs: &[impl AsRef<Path>]) -> Result<Returned> {
     let mut all: Option<Returned> = None;
     for dir in dirs {
@@ -100,7 +101,7 @@ fn read_one(dir: &Path) -> Result<Returned> {
 }
 
 impl Returned {
-    /// With what a later run found.
+    /// Adds what a later run found.
     fn then(self, later: Self) -> Result<Self> {
         let (before, after) = (&self.manifest, &later.manifest);
         ensure!(before == after, "they are of different bundles: {} and {}", before.commit, after.commit);
@@ -118,11 +119,11 @@ impl Returned {
         Ok(all)
     }
 
-    /// The record of it.
+    /// Makes the record.
     ///
     /// # Errors
-    /// When the device computes something else than it should, and then no time means anything; when a step says that it
-    /// is done and left nothing; when sections are of different GPUs, or numbers cannot be.
+    /// When the device computes something else than it should, since then no time means anything; when a step says that
+    /// it is done but left nothing; when sections are of different GPUs, or numbers are impossible.
     pub fn findings(self) -> Result<Findings> {
         let Self { mut manifest, steps, sections } = self;
         let checks = sections.iter().find_map(|section| match &section.found {
@@ -161,7 +162,7 @@ impl Returned {
     }
 }
 
-/// A share of the bandwidth of a copy that cannot be reached with data that no cache holds.
+/// A share of the bandwidth of a copy that is impossible with data that no cache holds.
 const IMPOSSIBLE: f64 = 1.15;
 
 fn plausible(section: &Section) -> Result<()> {
@@ -187,7 +188,7 @@ fn plausible(section: &Section) -> Result<()> {
     }
 }
 
-/// Fails for a contestant that moved more than a copy does in the same time: it did not move all of it.
+/// Fails if a contestant seems to move more than a copy in the same time: then it did not move all of its data.
 fn all_of_it(Measured { operation, dtype, times, .. }: &Measured, ceilings: &Ceilings) -> Result<()> {
     for Timed { who, median_us, .. } in times {
         let (share, name) = (ceilings.of_copy(operation, *dtype, *median_us), operation.name());
@@ -204,7 +205,7 @@ fn times(name: &str, times: &[Timed]) -> Result<()> {
     Ok(())
 }
 
-/// Remarks to show when it is recorded: steps that did not end well, and what the sanitizer found.
+/// Remarks to show with the record: steps that did not end well, and what the sanitizer found.
 #[must_use]
 pub fn remarks(findings: &Findings) -> Vec<String> {
     let ended_badly = findings.summary.iter().filter(|it| it.rc != 0);
@@ -222,7 +223,7 @@ mod tests {
     use super::*;
     use crate::figures::gpu::{encoder::Encoders, sample};
 
-    /// A folder as `gpu.sh` leaves it.
+    /// A folder such as `gpu.sh` leaves.
     fn folder() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         sample::sections().iter().for_each(|section| section.write(folder.path()).unwrap());
@@ -238,7 +239,7 @@ mod tests {
         format!("{:#}", returned.expect_err("it is refused"))
     }
 
-    /// Changes what a step found.
+    /// Changes the section of a step.
     fn change(folder: &Path, step: &str, change: impl FnOnce(&mut Section)) {
         let mut section = sample::sections().into_iter().find(|it| it.found.step() == step).unwrap();
         change(&mut section);
@@ -325,7 +326,7 @@ mod tests {
         assert_eq!(remarks(&findings), ["attention: ended with 124: done"]);
     }
 
-    /// The machine is lent for some minutes at a time.
+    /// Two runs happen because the machine is lent for some minutes at a time.
     #[test]
     fn two_runs_of_one_bundle_are_one_record() {
         let (first, second) = (folder(), folder());

@@ -1,23 +1,24 @@
-//! Operations on rows: long ones beside the bandwidth of memory, and the grid on which the paper compares reductions.
+//! Operations on rows: large ones to compare with the memory bandwidth, and the grid on which the paper compares
+//! reductions.
 
 use super::{Dtype, Operation};
 
-/// What the others are called here: as written; compiled for any number of rows; compiled and tuned for exactly these.
+/// Name of the contestant that runs PyTorch as written.
 pub const EAGER: &str = "eager";
-/// `torch.compile`, for any number of rows.
+/// Name of the one compiled by `torch.compile`, for any number of rows.
 pub const COMPILED: &str = "compiled";
-/// `torch.compile(mode="max-autotune-no-cudagraphs")`, for one number of rows.
+/// Name of the one compiled by `torch.compile(mode="max-autotune-no-cudagraphs")`, for one number of rows.
 pub const AUTOTUNED: &str = "autotuned";
 
-/// A row to a block, a thread to a value, one reduction after the other.
+/// Name of the classical reduction: one row to a block, one thread to a value, one reduction after the other.
 pub const CLASSICAL: &str = "classical";
-/// So many rows to a warp, reduced together; turbo chooses by itself else.
+/// Names of the reductions of so many rows to a warp together. By default turbo chooses among these itself.
 pub const BATCHED: [(&str, u32); 3] = [("1 row", 1), ("2 rows", 2), ("4 rows", 4)];
 
-/// What the caches of known GPUs do not hold by far.
+/// Bytes that are far more than the caches of known GPUs hold.
 pub const WIDE_BYTES: u64 = 150_000_000;
 
-/// The row kernels of BERT-base on 32 sequences of 512 tokens, with as many rows as it takes to move more than
+/// The row kernels of BERT-base on 32 sequences of 512 tokens, with as many rows as are needed to move more than
 /// [`WIDE_BYTES`].
 #[must_use]
 pub fn wide() -> Vec<(Operation, Dtype)> {

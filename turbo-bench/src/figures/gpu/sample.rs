@@ -1,4 +1,4 @@
-//! A whole run for tests, with invented numbers: turbo takes 100 µs for everything, PyTorch at best 110.
+//! A whole run for tests, with invented numbers: turbo takes 100 µs for everything, PyTorch 110 at best.
 
 use super::{
     Ceilings, Dtype, Findings, Found, Machine, Measured, Operation, Section, attention,
@@ -16,9 +16,9 @@ use crate::{
     record::{Provenance, Record},
 };
 
-/// Bytes a second.
+/// Bytes per second.
 pub(super) const COPY: f64 = 9e12;
-/// Of every time, around its median.
+/// The spread of every time around its median.
 pub(super) const SPREAD: f64 = 0.01;
 
 fn timed(who: &str, median_us: f64) -> Timed {
@@ -26,7 +26,7 @@ fn timed(who: &str, median_us: f64) -> Timed {
     Timed { who: who.to_owned(), median_us, p10_us, p90_us, turns: 9, runs: 200 }
 }
 
-/// turbo, and others each ten microseconds slower than the one before.
+/// Times of turbo, and of others, each ten microseconds slower than the one before.
 fn times(others: &[&str]) -> Vec<Timed> {
     let others = others.iter().enumerate().map(|(rank, who)| timed(who, 110.0 + 10.0 * rank as f64));
     std::iter::once(timed(TURBO, 100.0)).chain(others).collect()
@@ -75,7 +75,8 @@ fn encoders() -> Encoders {
     }
 }
 
-/// Batches of a hundred microseconds, one behind the other; the last one is launched two after the one before was last seen.
+/// Batches of a hundred microseconds, one behind the other. The last one is launched two microseconds after the one
+/// before was last seen running.
 fn overlap() -> Overlap {
     let flight = |[begun_us, launched_us, done_us]: [u64; 3]| Flight {
         begun_us,

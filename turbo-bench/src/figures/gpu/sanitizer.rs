@@ -1,14 +1,14 @@
-//! What NVIDIA's compute-sanitizer says of the kernels.
+//! What NVIDIA's compute-sanitizer finds in the kernels.
 
 use serde::{Deserialize, Serialize};
 
-/// What is run beneath it: accesses out of bounds, and accesses to shared memory that no barrier parts.
+/// The tools that are run. They find accesses out of bounds, and accesses to shared memory that no barrier separates.
 pub const TOOLS: [&str; 2] = ["memcheck", "racecheck"];
 
-/// One of its tools.
+/// The result of one tool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sanitized {
-    /// Which.
+    /// Name of the tool.
     pub tool: String,
     /// What it found.
     pub finding: Finding,
@@ -20,16 +20,16 @@ pub struct Sanitized {
 pub enum Finding {
     /// Nothing.
     Clean,
-    /// Errors; its first words.
+    /// Errors, with the first lines of the report.
     Errors(String),
-    /// It cannot be had on this machine; why.
+    /// It is not available on this machine, with the reason.
     Unavailable(String),
-    /// What it watched did not end well, or not in time; the last words.
+    /// The watched program failed or took too long, with its last line.
     Failed(String),
 }
 
 impl Finding {
-    /// By what it printed, and whether what it watched ended well.
+    /// The finding, from what the tool printed and whether the watched program succeeded.
     #[must_use]
     pub fn of(output: &str, ended_well: bool) -> Self {
         let of_tool = |line: &&str| line.starts_with("=========");

@@ -1,25 +1,25 @@
-//! Whether the device computes what it should: before anything of its speed is believed.
+//! Checks that the device computes what it should, before any of its times is believed.
 
 use serde::{Deserialize, Serialize};
 
 use super::Dtype;
 
-/// One family of kernels, or one model.
+/// The check of one family of kernels, or of one model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
     /// `kernels: softmax`, `model: bert-base`.
     pub what: String,
-    /// In what it was computed.
+    /// The type that it was computed in.
     pub dtype: Dtype,
-    /// The greatest difference to the reference, of a model.
+    /// The greatest difference from the reference; for models only.
     pub worst: Option<f64>,
     /// Why it failed, if it did.
     pub failed: Option<String>,
-    /// What it took, s.
+    /// Seconds that it took.
     pub seconds: f64,
 }
 
-/// How far values are off, or may be: the worst, and all of them in the mean.
+/// How far values are off, or may be: the worst one, and the mean of all.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 pub struct Off {
     /// The greatest difference.
@@ -29,30 +29,30 @@ pub struct Off {
 }
 
 impl Off {
-    /// What f32 may be off: PyTorch itself loses up to 1e-5 in it.
+    /// The allowance in f32; PyTorch itself loses up to 1e-5 in it.
     pub const IN_F32: Self = Self { worst: 1e-4, mean: 1e-4 };
 
-    /// What a narrower type may be off where PyTorch, which stores all it computes in that type, loses so much: the mean of
-    /// thousands of values is steady, the worst is a matter of luck. The emulated GPU keeps the same bounds.
+    /// The allowance in a narrower type, given what PyTorch loses when it stores everything in that type. The mean of
+    /// thousands of values is steady, while the worst one is a matter of luck. The emulated GPU keeps the same bounds.
     #[must_use]
     pub fn beside_reference(self) -> Self {
         Self { worst: 2.5 * self.worst, mean: 1.5 * self.mean }
     }
 
-    /// Whether both are within what is allowed.
+    /// Whether both are within `allowed`.
     #[must_use]
     pub fn is_within(self, allowed: Self) -> bool {
         self.worst <= allowed.worst && self.mean <= allowed.mean
     }
 
-    /// The greater of each.
+    /// The greater one of each.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self { worst: self.worst.max(other.worst), mean: self.mean.max(other.mean) }
     }
 }
 
-/// How far values are from those that are expected; infinitely where they cannot be compared.
+/// How far values are from the expected ones; infinitely far if they cannot be compared.
 #[must_use]
 pub fn differences(got: &[f32], expected: &[f32]) -> Off {
     let incomparable = Off { worst: f64::INFINITY, mean: f64::INFINITY };

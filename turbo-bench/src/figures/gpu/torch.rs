@@ -1,4 +1,4 @@
-//! PyTorch as the other side of an operation: `peers/gpu_peer.py operations`.
+//! PyTorch as the other contestant of an operation: `peers/gpu_peer.py operations`.
 
 use std::{path::Path, process::Command};
 
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use super::{Dtype, Operation};
 use crate::rival::Rival;
 
-/// The process, and what it has prepared.
+/// A process of PyTorch that prepares and times operations.
 pub struct Torch(Rival);
 
-/// How a way to compute an operation can be had.
+/// How a prepared way to compute an operation is launched.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Prepared {
-    /// Its launches are replayed, so that the time of Python is not counted.
+    /// Its launches are replayed, so that Python's time does not count.
     Replayed,
     /// They are launched one by one.
     Launched,
@@ -38,7 +38,7 @@ enum Answered {
     Sample(Vec<f32>),
 }
 
-/// The script that answers, on `device`.
+/// The command of the script that computes on `device`.
 pub(super) fn script(python: &Path, peers: &Path, device: &str) -> Command {
     let mut command = Command::new(python);
     command.arg(peers.join("gpu_peer.py")).args(["--device", device]);
@@ -46,7 +46,7 @@ pub(super) fn script(python: &Path, peers: &Path, device: &str) -> Command {
 }
 
 impl Torch {
-    /// Starts it, to compute on `device`.
+    /// Starts a process that computes on `device`.
     ///
     /// # Errors
     /// When there is no such Python, or it has no PyTorch.
@@ -59,7 +59,7 @@ impl Torch {
         self.0.library()
     }
 
-    /// Prepares a way to do an operation; why there is none, where there is none.
+    /// Prepares a way to compute an operation. The inner error says why there is no such way.
     ///
     /// # Errors
     /// When the process ends, or answers something else.
@@ -76,7 +76,7 @@ impl Torch {
         }
     }
 
-    /// Microseconds of one of at least so many runs.
+    /// Microseconds of one run, from at least so many runs.
     ///
     /// # Errors
     /// As [`Torch::prepare`].
@@ -87,7 +87,7 @@ impl Torch {
         }
     }
 
-    /// So many values of the result.
+    /// `values` values of the result, evenly spread.
     ///
     /// # Errors
     /// As [`Torch::prepare`].

@@ -1,4 +1,4 @@
-//! Servers under the same requests: in each round what each can do at most, then each load in turns.
+//! Servers under the same requests. Each round measures the capacity of each server, and then each load, in turns.
 
 use std::{borrow::Cow, collections::BTreeMap, rc::Rc, thread::sleep, time::Duration};
 
@@ -27,73 +27,73 @@ use crate::{
     progress::Timeline,
 };
 
-/// What was found of all servers under the same requests.
+/// What was found for all servers under the same requests.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Contest {
-    /// The requests, in words.
+    /// A description of the requests.
     pub arrivals: String,
-    /// Time for an answer, ms.
+    /// Milliseconds within which an answer is promised.
     pub promised_ms: f64,
-    /// Clients while a capacity was measured.
+    /// Number of clients while a capacity was measured.
     pub clients: usize,
-    /// The servers, the one that the others are compared with first.
+    /// The servers; the first is the one that the others are compared with.
     pub standings: Vec<Standing>,
 }
 
-/// What was found of one server.
+/// What was found for one server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Standing {
-    /// What it is called among the others.
+    /// Its name among the others.
     pub name: String,
-    /// Requests a second that it answers when clients ask as soon as they have an answer: the median of the rounds.
+    /// Requests per second that it answers when clients ask as soon as they have an answer: the median of the rounds.
     pub capacity: f64,
     /// The same, of each round.
     pub capacities: Vec<f64>,
-    /// Tokens of those, a second, of each round; of none in a record that was measured in an earlier way.
+    /// Tokens of those requests per second, of each round. Empty in a record that was measured in an earlier way.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub token_capacities: Vec<f64>,
-    /// What became of each load.
+    /// What was found at each load.
     pub points: Vec<Point>,
 }
 
-/// What became of one load, in all rounds together.
+/// What was found at one load, over all rounds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Point {
-    /// Share of the capacity that loads are shares of.
+    /// The load, as a share of a capacity ([`Shares`] says of which).
     pub load: f64,
-    /// What was offered, as a share of this server's own capacity in the same round (ρ): the mean of the rounds.
+    /// The offered load as a share of this server's own capacity in the same round (ρ): the mean of the rounds.
     pub rho: f64,
-    /// Seconds in which requests were sent that count.
+    /// Seconds in which counted requests were sent.
     pub seconds: f64,
-    /// Those requests.
+    /// Number of counted requests.
     pub offered: u64,
-    /// A second.
+    /// Counted requests per second.
     pub offered_rate: f64,
-    /// Answered, a second.
+    /// Requests answered per second.
     pub achieved_rate: f64,
-    /// Answered within the time that was promised, a second.
+    /// Requests answered within the promised time, per second.
     pub goodput: f64,
     /// The same, of each round.
     pub goodputs: Vec<f64>,
-    /// Tokens of those, a second.
+    /// Tokens per second of the requests in `goodput`.
     pub good_tokens: f64,
-    /// The same, of each round; of none in a record that was measured in an earlier way.
+    /// The same, of each round. Empty in a record that was measured in an earlier way.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub token_goodputs: Vec<f64>,
-    /// Times of the answers, from when their requests should have been sent.
+    /// Times of the answers, counted from when their requests should have been sent.
     pub served: Latency,
     /// Times of the refusals (429).
     pub refused: Latency,
-    /// Answered that their time was over (504).
+    /// Requests whose answer was that their time was over (504).
     pub expired: u64,
-    /// Other statuses.
+    /// Requests with other statuses, by status.
     pub failed: BTreeMap<u16, u64>,
-    /// Without an answer.
+    /// Requests without an answer.
     pub dropped: u64,
-    /// How late the generator was to send the requests.
+    /// How late the generator sent the requests.
     pub late: Latency,
-    /// How far the server's predictions of its batches were off, in parts of what they took: the median of the last
-    /// hundred batches of each round, of which this is the median; `None` of a server that predicts nothing.
+    /// Error of the server's predictions of its batches' times, as a share of these times. Each round gives the median
+    /// of its last hundred batches; this is the median of the rounds. `None` for a server that predicts nothing.
     pub cost_error: Option<f64>,
     /// Share of the machine that neither this server nor the generator used.
     pub foreign_cpu: Option<f64>,
@@ -116,16 +116,16 @@ pub(super) struct Terms<'a> {
     pub pace: &'a Pace,
 }
 
-/// Requests that a capacity is measured with, over and over.
+/// Number of different requests with which a capacity is measured, over and over.
 const BODIES: usize = 512;
-/// Between two turns: what the last server still does comes to its end.
+/// The pause between two turns, in which the last server finishes its work.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Measures all of them, so many rounds of turns. A round begins with what each can do, and its loads are shares of that:
-/// a machine that is slower for some minutes is so for both.
+/// Measures all servers in so many rounds of turns. A round begins with the capacities, and its loads are shares of
+/// them: a machine that is slower for some minutes is slower for both.
 ///
 /// # Errors
-/// When a server ends, or answers something else than an answer while its capacity is measured.
+/// When a server ends, or answers a request with anything but a result while its capacity is measured.
 pub(super) fn run(
     present: &[Present],
     terms: &Terms<'_>,
@@ -162,7 +162,7 @@ pub(super) fn run(
     })
 }
 
-/// What a server answers a second at most, in one round.
+/// The capacity of a server in one round.
 fn capacity(present: &Present, terms: &Terms<'_>, round: usize) -> Result<Capacity> {
     let lens = terms.arrivals.lens(BODIES, round as u64);
     let seeds = (round as u64) << 20..;
@@ -177,11 +177,12 @@ fn capacity(present: &Present, terms: &Terms<'_>, round: usize) -> Result<Capaci
     found.with_context(|| format!("{}: its capacity", present.name))
 }
 
-/// How long the last answers of a turn are waited for at least, however short it is: a machine stands still for seconds
-/// when others have it. Four times the turn is for a server that refuses nothing at twice its capacity.
+/// The least time to wait for the last answers of a turn, however short the turn is: a machine stands still for seconds
+/// when others use it. The wait is four times the turn if that is longer, for a server that refuses nothing at twice
+/// its capacity.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// One load of one round at one server.
+/// Measures one load at one server, in one round.
 fn turn(present: &Present, terms: &Terms<'_>, rate: f64, round: usize) -> Result<Turn> {
     sleep(PAUSE);
     let Pace { ramp, turn, .. } = *terms.pace;
@@ -201,17 +202,17 @@ fn turn(present: &Present, terms: &Terms<'_>, rate: f64, round: usize) -> Result
     Ok(Turn { tally, used, cost_error })
 }
 
-/// What became of one load of one round.
+/// What was found at one load in one round.
 struct Turn {
     tally: Tally,
     used: Used,
     cost_error: Option<f64>,
 }
 
-/// The metric that tells how far predictions are off.
+/// The metric for the error of predictions.
 const COST_ERROR: &str = "turbo_batch_cost_error_median";
 
-/// What was found of one server, round after round.
+/// What was found for one server, round by round.
 struct Findings {
     capacities: Vec<f64>,
     token_capacities: Vec<f64>,
@@ -219,7 +220,7 @@ struct Findings {
 }
 
 impl Findings {
-    /// Nothing yet, of so many loads.
+    /// Nothing yet, for so many loads.
     fn new(loads: usize) -> Self {
         let (capacities, token_capacities) = (Vec::new(), Vec::new());
         Self { capacities, token_capacities, loads: vec![Found::default(); loads] }
@@ -236,13 +237,13 @@ impl Findings {
     }
 }
 
-/// What was found of one load, round after round.
+/// What was found at one load, round by round.
 #[derive(Clone, Default)]
 struct Found {
     all: Tally,
     goodputs: Vec<f64>,
     token_goodputs: Vec<f64>,
-    /// What was offered, as shares of what the server could do in the same round.
+    /// Offered loads, as shares of the server's capacity in the same round.
     rhos: Vec<f64>,
     used: Used,
     cost_errors: Vec<f64>,
@@ -284,7 +285,7 @@ impl Found {
 }
 
 impl Contest {
-    /// What was found of the server of this name.
+    /// What was found for the server of this name.
     #[must_use]
     pub fn standing(&self, name: &str) -> Option<&Standing> {
         self.standings.iter().find(|it| it.name == name)
@@ -298,24 +299,24 @@ impl Standing {
         self.points.iter().find(|point| point.load == load)
     }
 
-    /// The load at which most was answered in time, in tokens: a server that refuses long texts answers more requests
-    /// than it could of all lengths.
+    /// The load at which most tokens were answered in time. Requests would not do, since a server that refuses long
+    /// texts answers more requests than it could of all lengths.
     #[must_use]
     pub fn best(&self) -> Option<&Point> {
         self.points.iter().max_by(|a, b| a.good_tokens.total_cmp(&b.good_tokens))
     }
 
-    /// What was answered in time, as a share of what it could do in the same round, in tokens.
+    /// The tokens answered in time, as a share of the server's capacity in the same round.
     #[must_use]
     pub fn of_capacity(&self, load: f64) -> Option<Paired> {
-        // At the least load no request is refused: its requests are as long as those of a capacity.
+        // At the lowest load no request is refused, so its requests are as long as those of a capacity.
         let of_requests = self.points.first().map_or(0.0, Point::mean_tokens);
         let capacities = in_tokens(&self.token_capacities, &self.capacities, of_requests);
         Paired::of(&self.at(load)?.tokens_of_rounds(), &capacities)
     }
 
-    /// What this one answered in time, less what the other did under the same requests, as a share of the other's:
-    /// rounds are pairs. `None` where there were fewer than two, or the other answered nothing in time.
+    /// This server's goodput minus the other's under the same requests, as a share of the other's; rounds are pairs.
+    /// `None` if there were fewer than two rounds, or the other answered nothing in time.
     #[must_use]
     pub fn ahead_of(&self, other: &Self, load: f64) -> Option<Interval> {
         let (own, others) = (&self.at(load)?.goodputs, &other.at(load)?.goodputs);
@@ -327,20 +328,20 @@ impl Standing {
 }
 
 impl Point {
-    /// Tokens that were answered in time, a second, of each round.
+    /// Tokens answered in time per second, of each round.
     #[must_use]
     pub fn tokens_of_rounds(&self) -> Cow<'_, [f64]> {
         in_tokens(&self.token_goodputs, &self.goodputs, self.mean_tokens())
     }
 
-    /// Of a request that was answered in time.
+    /// Mean tokens of a request that was answered in time.
     fn mean_tokens(&self) -> f64 {
         if self.goodput > 0.0 { self.good_tokens / self.goodput } else { 0.0 }
     }
 }
 
-/// Tokens of each round. Records that were measured in an earlier way have requests of each round alone: these count as
-/// many tokens as in the mean of all rounds.
+/// Tokens of each round. Records that were measured in an earlier way have only the requests of each round; each
+/// request then counts as the mean number of tokens over all rounds.
 fn in_tokens<'a>(tokens: &'a [f64], requests: &[f64], mean_tokens: f64) -> Cow<'a, [f64]> {
     if !tokens.is_empty() {
         return tokens.into();
@@ -348,10 +349,10 @@ fn in_tokens<'a>(tokens: &'a [f64], requests: &[f64], mean_tokens: f64) -> Cow<'
     requests.iter().map(|requests| requests * mean_tokens).collect()
 }
 
-/// Texts whose vectors are compared.
+/// Tokens of the texts whose vectors are compared.
 const COMPARED: [u32; 3] = [37, 11, 5];
 
-/// The vectors of three texts, in one request.
+/// The vectors of the compared texts, from one request.
 pub(super) fn vectors(server: &Server, texts: &Texts) -> Result<Vec<Vec<f32>>> {
     let answer = on_this_thread(async {
         Connections::to(server.address())?.ask(texts.body(&COMPARED, 0), None).await
@@ -360,7 +361,7 @@ pub(super) fn vectors(server: &Server, texts: &Texts) -> Result<Vec<Vec<f32>>> {
     serde_json::from_slice(&answer.body).with_context(said)
 }
 
-/// That a server computes what the first one does.
+/// Checks that a server computes the same as the first one.
 ///
 /// # Errors
 /// When it computes something else.

@@ -1,4 +1,4 @@
-//! What is wanted of each regime, and whether it was found.
+//! The goals of each regime, and whether they were reached.
 
 use std::time::Duration;
 
@@ -18,20 +18,20 @@ use crate::{
 
 /// The model that goals are set for.
 const MODEL: &str = "minilm";
-/// The load that no server keeps up with.
+/// The load that no server can keep up with.
 const OVERLOAD: f64 = LOADS[LOADS.len() - 1];
-/// The policy that is compared with the others, and the simplest of those.
+/// The policy that is compared with the others, and the simplest of the others.
 const DP: &str = POLICIES[0];
 const NAIVE: &str = POLICIES[1];
-/// Half of an interval that still tells which is ahead, as a share of the goodput: where two may be further apart,
-/// nothing is said.
+/// The largest half-width of an interval for a verdict on which policy is ahead, as a share of the goodput. Where two
+/// policies may be further apart, there is no verdict.
 const SURE: f64 = 0.05;
-/// Behind the name of what the rounds do not decide.
+/// Suffix of the name of a goal that the rounds do not decide.
 pub(super) const NOT_SURE: &str = "not sure";
 /// Traces of the packed layout.
 pub(super) const TRACES: [&str; 3] = ["packed-short", "packed-long", "packed-bursts"];
 
-/// All of them, in the order of the regimes.
+/// All verdicts, in the order of the regimes.
 #[must_use]
 pub fn verdicts(report: &Report) -> Vec<Verdict> {
     let contest = |name: &str| contest(report, name);
@@ -61,7 +61,7 @@ pub(super) fn section<'a>(report: &'a Report, name: &str) -> Option<&'a Section>
     of_name(MODEL).or_else(|| report.rows.iter().find(|it| it.name == name))
 }
 
-/// What a regime found of servers beside each other.
+/// The contest that a regime measured.
 pub(super) fn contest<'a>(report: &'a Report, name: &str) -> Option<&'a Contest> {
     match &section(report, name)?.rows {
         Rows::Contest(contest) => Some(contest),
@@ -73,8 +73,8 @@ fn verdict(regime: &str, what: &'static str, kind: Kind, wanted: f64, found: Opt
     Verdict { regime: regime.to_owned(), what, kind, wanted, found }
 }
 
-/// A verdict on a ratio of numbers of the same rounds; beside the regime stands how well it is known. Nothing is said where
-/// what is wanted lies within its interval, or it has none.
+/// A verdict on a ratio of numbers of the same rounds. How well the ratio is known stands beside the regime. If the
+/// goal lies within the ratio's interval, or the ratio has none, there is no verdict.
 fn paired(regime: &str, what: &'static str, kind: Kind, wanted: f64, found: Option<Paired>) -> Verdict {
     let Some(found) = found else { return verdict(regime, what, kind, wanted, None) };
     let regime = format!("{regime}{}", found.known(kind));
@@ -89,8 +89,8 @@ fn ratio(regime: &str, what: &'static str, wanted: f64, found: Option<Paired>) -
     paired(regime, what, Kind::Ratio, wanted, found)
 }
 
-/// `dp` is the best, or what it lacks is within the interval of the pairs: at no load any other is ahead for sure.
-/// Nothing is said where it might lack more than [`SURE`] without that being seen.
+/// Counts the loads at which another policy is ahead of `dp` for sure, that is, by more than the interval of the pairs.
+/// There is no verdict if `dp` might be behind by more than [`SURE`] without that being seen.
 fn policies(name: &str, contest: Option<&Contest>) -> Verdict {
     let one = |regime: &str, found| {
         let what = "loads at which another policy's goodput is ahead for sure";
@@ -98,7 +98,7 @@ fn policies(name: &str, contest: Option<&Contest>) -> Verdict {
     };
     let Some((rounds, pairs)) = contest.and_then(pairs) else { return one(name, None) };
     let ahead = pairs.iter().filter(|pair| pair.is_negative()).count();
-    // Where dp is ahead for sure, it does not matter by how much.
+    // If dp is ahead for sure, it does not matter by how much.
     let undecided = pairs.iter().filter(|pair| !pair.is_negative() && pair.mean - pair.half <= 0.0);
     let widest = undecided.map(|pair| pair.half).fold(0.0, f64::max);
     let is_sure = ahead > 0 || widest <= SURE;
@@ -107,7 +107,8 @@ fn policies(name: &str, contest: Option<&Contest>) -> Verdict {
     one(&regime, is_sure.then_some(ahead as f64))
 }
 
-/// Rounds, and what `dp` was ahead of every other policy by at every load at which that one answered anything in time.
+/// The number of rounds, and the lead of `dp` over every other policy, at every load at which that one answered
+/// anything in time.
 fn pairs(contest: &Contest) -> Option<(usize, Vec<Interval>)> {
     let dp = contest.standing(DP)?;
     let others = POLICIES[1..].iter().filter_map(|name| contest.standing(name));
@@ -119,7 +120,7 @@ fn pairs(contest: &Contest) -> Option<(usize, Vec<Interval>)> {
     (!pairs.is_empty()).then_some((dp.capacities.len(), pairs))
 }
 
-/// What happens at twice the capacity.
+/// The goals at twice the capacity.
 fn overload(name: &str, promised: Duration, contest: Option<&Contest>) -> Vec<Verdict> {
     let name = format!("{name}, twice the capacity");
     let dp = contest.and_then(|it| it.standing(DP));
@@ -136,7 +137,7 @@ fn overload(name: &str, promised: Duration, contest: Option<&Contest>) -> Vec<Ve
     ]
 }
 
-/// Capacity of `dp` over that of `naive`.
+/// The capacity of `dp` over that of `naive`.
 fn peak(contest: &Contest) -> Option<Paired> {
     Paired::of(&contest.standing(DP)?.capacities, &contest.standing(NAIVE)?.capacities)
 }
@@ -146,7 +147,7 @@ fn best(one: &Standing, other: &Standing) -> Option<Paired> {
     Paired::of(&one.best()?.tokens_of_rounds(), &other.best()?.tokens_of_rounds())
 }
 
-/// turbo's best goodput over the best of the others'.
+/// turbo's best goodput over the best one of the others.
 fn beside_others(contest: &Contest) -> Option<Paired> {
     let turbo = contest.standing(TURBO)?;
     let of_best = |it: &&Standing| it.best().map_or(0.0, |point| point.good_tokens);
@@ -154,7 +155,7 @@ fn beside_others(contest: &Contest) -> Option<Paired> {
     best(turbo, others.max_by(|a, b| of_best(a).total_cmp(&of_best(b)))?)
 }
 
-/// Requests to turbo that got neither an answer nor a 429 or 504, in all contests together.
+/// Counts the requests to turbo that got neither a result nor a 429 or 504, over all contests.
 fn lost(report: &Report) -> Verdict {
     let contests = report.rows.iter().filter_map(|section| match &section.rows {
         Rows::Contest(contest) => Some(contest),
@@ -166,7 +167,7 @@ fn lost(report: &Report) -> Verdict {
     verdict("all contests", "requests that failed or got no answer", Kind::Count, 0.0, found)
 }
 
-/// How far predictions of turbo as it comes, with `dp` and packed, were off at the load at which they were worst.
+/// The error of predictions of turbo with its defaults (`dp`, packed), at the load at which they were worst.
 fn cost_error(report: &Report) -> Verdict {
     let names = TRACES.into_iter().chain(["paper-long", "others-short", "others-long"]);
     let ours = names
@@ -232,7 +233,7 @@ mod tests {
         fire::Latency,
     };
 
-    /// Of requests of ten tokens.
+    /// A point whose requests have ten tokens.
     fn point(load: f64, goodputs: &[f64]) -> Point {
         let latency = Latency::default;
         let goodput = goodputs.iter().sum::<f64>() / goodputs.len() as f64;
@@ -282,9 +283,9 @@ mod tests {
             ([100.0, 101.0, 102.0], [100.0, 101.0, 102.0], Some(true), "here (3 rounds, ± 0.0 %)"),
             ([100.0, 101.0, 102.0], [100.0, 102.0, 102.0], Some(true), "here (3 rounds, ± 1.4 %)"),
             ([100.0, 101.0, 102.0], [110.0, 111.0, 112.0], Some(false), "here (3 rounds, ± 0.0 %)"),
-            // It may lack 9 % or have 14 % more.
+            // dp may be 9 % behind or 14 % ahead.
             ([100.0, 101.0, 110.0], [100.0, 101.0, 102.0], None, "here (3 rounds, ± 11.4 %): not sure"),
-            // By how much it is ahead does not matter.
+            // It does not matter by how much it is ahead.
             ([150.0, 160.0, 170.0], [100.0, 101.0, 102.0], Some(true), "here (3 rounds, ± 0.0 %)"),
             ([100.0, 101.0, 102.0], [0.0; 3], None, "here"),
         ] {
@@ -318,7 +319,7 @@ mod tests {
         standing.points.insert(0, point(0.8, &[80.0; 3]));
         assert_eq!(standing.best().map(|it| it.load), Some(0.8), "80 of all lengths are more");
         assert_eq!(reached(&short), Some(false));
-        // As a record has it that was measured in an earlier way.
+        // As in a record that was measured in an earlier way.
         short.standings[0].token_capacities.clear();
         short.standings[0].points.iter_mut().for_each(|it| it.token_goodputs.clear());
         assert_eq!(short.standings[0].of_capacity(OVERLOAD).map(|it| it.mean), Some(0.5));
@@ -333,7 +334,7 @@ mod tests {
             let reached = verdicts(&report).iter().find(|it| it.regime.starts_with("paper-long"))?.reached();
             Some((reached, page(&report, "")))
         };
-        // Beside it stands that nothing was lost.
+        // The other goal that is reached is that nothing was lost.
         let (reached, shown) = judged(&[180.0; 3]).unwrap();
         assert!(reached == Some(true) && shown.contains("2 of 2 are reached"), "{shown}");
         for (turbo, known) in [

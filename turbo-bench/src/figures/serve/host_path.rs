@@ -1,4 +1,4 @@
-//! What the whole server adds to the bare engine: tokens, queue, JSON, sockets, and the client on the same cores.
+//! What the whole server adds to the bare engine: tokenizing, queue, JSON, sockets, and the client on the same cores.
 
 use std::{
     rc::Rc,
@@ -22,7 +22,7 @@ use crate::{
     rival::Rival,
 };
 
-/// What was found.
+/// The server beside its bare engine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HostPath {
     /// Under load.
@@ -31,22 +31,22 @@ pub struct HostPath {
     pub idle: Vec<Idle>,
 }
 
-/// Texts a second.
+/// Rates in texts per second.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Rate {
     /// Texts of a request.
     pub texts: usize,
     /// Tokens of a text.
     pub tokens: u32,
-    /// Clients that ask the server.
+    /// Clients that send requests to the server.
     pub clients: usize,
-    /// Of the bare engine, by the texts of its batches: medians of rounds.
+    /// Rates of the bare engine, by the number of texts in its batches: medians of rounds.
     pub engine: Vec<(usize, f64)>,
-    /// Of the server.
+    /// Rate of the server.
     pub server: f64,
-    /// The server's rate over the engine's at its best, of each round.
+    /// The server's rate over the engine's best rate, of each round.
     pub shares: Vec<f64>,
-    /// Share of the machine that the clients took meanwhile.
+    /// Share of the machine that the clients used meanwhile.
     pub client_cpu: f64,
 }
 
@@ -59,26 +59,26 @@ pub struct Idle {
     pub engine_ms: f64,
     /// Median of the server, from the first byte sent to the last one read, ms.
     pub server_ms: f64,
-    /// Their difference of each round, ms.
+    /// Their difference in each round, ms.
     pub added_ms: Vec<f64>,
 }
 
 const TEXTS: usize = 32;
 const TOKENS: u32 = 10;
-/// Clients that keep the server busy: while one batch is computed, others are parsed and written.
+/// Clients that keep the server busy: while one batch is computed, other requests are parsed and other answers written.
 const CLIENTS: usize = 8;
-/// Texts of the engine's batches: those of a request, and of several together, as a server may compute them.
+/// Texts of the engine's batches: those of one request, and of several together, as a server may compute them.
 const BATCHES: [usize; 4] = [TEXTS, 2 * TEXTS, 4 * TEXTS, 8 * TEXTS];
 /// Runs of a turn.
 const RUNS: usize = 40;
-/// Single texts of a turn, one request at a time.
+/// Single texts of a turn, sent one at a time.
 const SINGLES: usize = 100;
-/// Those of them that do not count.
+/// The first of these, which do not count.
 const WARM_UP: usize = 5;
-/// Different requests.
+/// Number of different requests.
 const BODIES: u64 = 256;
 
-/// Measures both, so many rounds of turns.
+/// Measures rate and idle times, in so many rounds of turns.
 ///
 /// # Errors
 /// When one of them ends.
@@ -115,7 +115,7 @@ pub(super) fn run(
         timeline.done(0.7 / rounds as f64);
 
         for ((idle, times), &tokens) in idle.iter_mut().zip(&mut times).zip(lens) {
-            // Texts that no round had before.
+            // Texts that no earlier round had.
             let seed = (u64::from(tokens) << 40) + ((round * SINGLES) as u64);
             let asked = (seed..).take(SINGLES).map(|seed| texts.body(&[tokens], seed)).collect::<Vec<_>>();
             let (of_engine, of_server) = side_by_side(engine, server, tokens, &asked)?;
@@ -135,8 +135,8 @@ pub(super) fn run(
     Ok(HostPath { rate, idle })
 }
 
-/// Milliseconds of the engine and of the server for a text of so many tokens, one request after the other. They take
-/// turns, so each finds its threads asleep and the caches full of what the other did, as a request to an idle server
+/// Milliseconds of the engine and of the server for a text of so many tokens, one request after the other. The two take
+/// turns, so each finds its threads asleep and the caches full of the other's data, as a request to an idle server
 /// does.
 fn side_by_side(
     engine: &mut Rival,
@@ -149,7 +149,7 @@ fn side_by_side(
     for (turn, body) in asked.iter().enumerate() {
         let engine = engine.time(&[vec![tokens]], 0, 1)?.concat();
         let server = client.time(body)?.as_secs_f64() * 1e3;
-        // What the first ones find is what was there before.
+        // The first ones meet what ran before.
         if turn >= WARM_UP {
             of_engine.extend(engine);
             of_server.push(server);
@@ -158,14 +158,14 @@ fn side_by_side(
     Ok((of_engine, of_server))
 }
 
-/// Time that all threads of this process have run.
+/// The processor time of all threads of this process.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 impl Rate {
-    /// The server's rate over the engine's at its best: the median of the rounds.
+    /// The server's rate over the engine's best rate: the median of the rounds.
     #[must_use]
     pub fn share(&self) -> f64 {
         quantile(&self.shares, 0.5)

@@ -1,25 +1,25 @@
-//! The whole server under load: its policies beside each other, other servers beside it, its engine below it, and
-//! clients that it has to survive.
+//! The whole server under load: its policies, other servers, and its own engine in comparison, and clients that it has
+//! to survive.
 //!
 //! ```text
 //! regimes ─▶ rounds that the budget buys ─▶ a process per server ─▶ rounds of capacities and loads, in turns ─▶ Section
 //!                                           Sections of this and of earlier runs ─▶ serve.json · serve.md · pictures
 //! ```
 //!
-//! Servers are processes that get requests over loopback, from a generator in this process and on the same cores
-//! ([`crate::fire`]). In each round every server first has as many clients as keep it busy: that gives its capacity,
-//! less what the generator takes. Then requests come at shares of a capacity, whether the server keeps up or not. In
-//! a round all servers get the same requests; they take turns in an order that is drawn anew each time, and sleep
-//! meanwhile. Rounds have requests of their own, so a pair of turns differs in its servers alone, and differences and
-//! ratios of pairs are judged by Student's interval.
+//! Servers are processes that get requests over loopback, from a generator in this process on the same cores
+//! ([`crate::fire`]). In each round every server first gets enough clients to keep it busy. That gives its capacity,
+//! minus what the generator takes. Then requests come at rates that are shares of a capacity, whether the server keeps
+//! up or not. Within a round all servers get the same requests; they take turns in an order that is drawn anew each
+//! time, and sleep meanwhile. Each round has requests of its own. So a pair of turns differs only in its servers, and
+//! differences and ratios of pairs are judged by Student's interval.
 //!
 //! | module | what it is about |
 //! |---|---|
 //! | [`regime`] | what is measured, as data |
 //! | [`contest`] | servers under the same requests |
-//! | [`paired`] | ratios of what the same rounds found |
+//! | [`paired`] | ratios of numbers from the same rounds |
 //! | [`host_path`] | the server beside its bare engine |
-//! | [`goals`] | what is wanted, and whether it was found |
+//! | [`goals`] | the goals, and whether they were reached |
 //! | [`page`], `picture` | how it is shown |
 
 pub mod contest;
@@ -59,14 +59,14 @@ pub use regime::{Arrivals, Kind, Regime, Shares, Work};
 /// Name of the server that the others are compared with.
 pub const TURBO: &str = "turbo";
 
-/// How it is measured.
+/// How the record was measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Data {
     /// Threads that each engine computes with.
     pub threads: usize,
 }
 
-/// What the last run found of the machine.
+/// The state of the machine during the last run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
     /// How busy it was.
@@ -84,17 +84,17 @@ pub struct Section {
     pub date: String,
     /// Commit of the working tree when the run began.
     pub commit: String,
-    /// Processor, as the system names it.
+    /// Name of the processor, as the system gives it.
     pub processor: String,
     /// Threads that each engine computes with.
     pub threads: usize,
-    /// How it was measured: [`Rows::method`] then.
+    /// The method of measurement: [`Rows::method`] at that time.
     pub method: u32,
     /// Rounds of turns.
     pub rounds: usize,
-    /// What it took, s.
+    /// Seconds that it took.
     pub seconds: f64,
-    /// That all servers compute the same.
+    /// How closely each server computes the same as the first.
     pub agreement: Vec<Agreement>,
     /// What was measured.
     pub rows: Rows,
@@ -113,7 +113,8 @@ pub enum Rows {
 }
 
 impl Rows {
-    /// How such things are measured now: raised when that changes, so that `--missing` measures them anew.
+    /// The number of the present method of measurement. It is raised when the method changes, so that `--missing`
+    /// measures anew.
     #[must_use]
     pub fn method(&self) -> u32 {
         match self {
@@ -123,28 +124,28 @@ impl Rows {
     }
 }
 
-/// All that was measured, as the record keeps it.
+/// The record of all that was measured.
 pub type Report = Record<Data, Section, Summary>;
 
-/// How long things last.
+/// How long the parts of a measurement last.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
     /// Clients that keep a server busy.
     pub clients: usize,
-    /// Until queues are as full as they get; what comes back then does not count.
+    /// Time until queues are as full as they get; answers in it do not count.
     pub ramp: Duration,
-    /// Of a capacity.
+    /// Length of a capacity's measurement.
     pub capacity: Duration,
-    /// Of a load.
+    /// Length of a load's measurement.
     pub turn: Duration,
     /// How much a server has to survive.
     pub siege: Size,
 }
 
 impl Pace {
-    /// What the record is measured with: a turn has a thousand requests where most come, and batches for a second
-    /// before any counts. Three rounds of all regimes take some seventy minutes; where a machine is one's own for longer,
-    /// more rounds tell more than longer ones.
+    /// The pace of the record. A turn has a thousand requests where most come, and batches run for a second before any
+    /// request counts. Three rounds of all regimes take about seventy minutes. If more time is available, more rounds
+    /// tell more than longer ones.
     pub const WHOLE: Self = Self {
         clients: 64,
         ramp: Duration::from_secs(1),
@@ -154,7 +155,7 @@ impl Pace {
     };
 }
 
-/// Where processes come from.
+/// Starts the processes.
 pub trait Stage: siege::Stage {
     /// The folder of a model's checkpoint, with a tokenizer.
     fn checkpoint(&self, model: &str) -> PathBuf;
@@ -172,10 +173,10 @@ pub trait Stage: siege::Stage {
     fn engine(&self, model: &str) -> Result<Rival>;
 }
 
-/// Runs the regimes. Each finished section is handed to `keep`, so that what was measured survives what comes later.
+/// Runs the regimes. Each finished section is handed to `keep`, so that it survives a later failure.
 ///
 /// # Errors
-/// When a server does not start, ends, or computes something else than the first; what `keep` fails with.
+/// When a server does not start, ends, or computes something else than the first one does, or when `keep` fails.
 pub fn run(
     regimes: &[Regime],
     rounds: Rounds,
@@ -186,7 +187,7 @@ pub fn run(
 ) -> Result<()> {
     let mut timeline = Timeline::new()?;
     raise_file_limit();
-    // Before anything is written: a run would find the working tree changed by itself.
+    // Taken before anything is written: otherwise the run would find that it had changed the working tree itself.
     let begin = Provenance::here(format!("cpu, {threads} threads"));
     let before = load::average();
     let costs: Vec<Cost> = regimes.iter().map(|regime| cost(regime, pace)).collect();
@@ -200,7 +201,7 @@ pub fn run(
         let times = rounds.of(costs, timeline.elapsed());
         let seconds = rounds::seconds(&costs[..1], &times[..1]);
         let rest = rounds::seconds(&costs[1..], &times[1..]);
-        // What a server has to survive comes once.
+        // The clients to survive come only once.
         let rounds = if regime.work == Work::Endurance { 1 } else { times[0] };
         let what = if rounds == 1 { regime.title() } else { format!("{}, {rounds} rounds", regime.title()) };
         timeline.begin(&what, seconds, rest);
@@ -230,17 +231,17 @@ pub fn run(
 
 /// Seconds until a server has loaded its model and measured its costs.
 const START: f64 = 5.0;
-/// Seconds of a turn without requests: the pause before it, requests that are made, connections.
+/// Seconds of a turn without requests: the pause before it, making the requests, connecting.
 const BETWEEN: f64 = 0.3;
 
-/// What a regime takes, by estimate.
+/// The estimated time of a regime.
 fn cost(regime: &Regime, pace: &Pace) -> Cost {
     let [ramp, capacity, turn] = [pace.ramp, pace.capacity, pace.turn].map(|it| it.as_secs_f64());
     match &regime.work {
         Work::Contest { servers, shares, .. } => {
             let count = servers.len() as f64;
-            // A server that refuses nothing needs as long again for twice its capacity, half as long for one and a
-            // half.
+            // A server that refuses nothing needs the length of a turn again at twice its capacity, and half of it at
+            // one and a half times.
             let patient = servers.iter().filter(|it| !matches!(it, Kind::Turbo { .. })).count() as f64;
             let excess: f64 = shares.loads().iter().map(|load| (load - 1.0).max(0.0)).sum();
             let turns = count * shares.loads().len() as f64 + patient * excess;
@@ -307,7 +308,7 @@ fn measure(
 /// Whether sections with so many threads may join a record.
 ///
 /// # Errors
-/// When the record was measured with another number: its tables would compare what cannot be compared.
+/// When the record was measured with another number, because its tables would compare what cannot be compared.
 pub fn fits(record: &Report, threads: usize) -> Result<()> {
     match record.rows.iter().find(|section| section.threads != threads) {
         Some(other) => bail!("the record was measured with {} threads, got {threads}", other.threads),
@@ -315,10 +316,10 @@ pub fn fits(record: &Report, threads: usize) -> Result<()> {
     }
 }
 
-/// The record with a section of a new run: it takes the place of the one that measured the same before.
+/// Puts a section of a new run into the record, in place of the one that measured the same before.
 ///
 /// # Errors
-/// What [`fits`] says.
+/// As [`fits`].
 pub fn merge(
     before: Option<Report>,
     section: Section,

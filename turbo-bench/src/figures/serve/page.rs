@@ -1,4 +1,4 @@
-//! What was found as Markdown.
+//! The record as a Markdown page.
 
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ use crate::{
     siege::Trial,
 };
 
-/// A file beside the record: what stands between a number and its goal, written by hand.
+/// A file beside the record, written by hand: what stands between a number and its goal.
 pub const NOTES: &str = "serve-notes.md";
 
 /// How it was measured.
@@ -45,7 +45,7 @@ far a server's prediction of a batch was off, in the median of the last hundred.
 in natural ones (Zipf's law over the vocabulary).
 ";
 
-/// What people write for the name of a server.
+/// The name of a server as people write it.
 #[must_use]
 pub fn title(name: &str) -> &str {
     match name {
@@ -56,7 +56,7 @@ pub fn title(name: &str) -> &str {
     }
 }
 
-/// What a heading says of a regime.
+/// The heading of a regime.
 fn heading(name: &str) -> &str {
     match name {
         "packed-short" => "Policies, packed, short texts",
@@ -73,7 +73,7 @@ fn heading(name: &str) -> &str {
     }
 }
 
-/// The page of a record; `notes` stand where something was not reached.
+/// The page of a record; `notes` say what stands between numbers and their goals.
 #[must_use]
 pub fn page(report: &Report, notes: &str) -> String {
     let notes = match notes.trim() {
@@ -91,7 +91,8 @@ pub fn page(report: &Report, notes: &str) -> String {
     )
 }
 
-/// How many are reached, and all of them: what rounds do not tell was measured, and is not reached.
+/// The number of goals reached, and the table of all. A goal that the rounds do not decide counts as measured, and as
+/// not reached.
 fn of_goals(verdicts: &[Verdict]) -> String {
     let (reached, looked) = verdict::score(verdicts);
     let unsure = verdicts.iter().filter(|it| it.regime.ends_with(NOT_SURE)).count();
@@ -103,7 +104,7 @@ fn of_goals(verdicts: &[Verdict]) -> String {
     format!("{reached} of {} are reached.\n\n{table}", looked + unsure)
 }
 
-/// Whether all was measured on the same one.
+/// Whether all sections were measured on the same processor.
 fn one_processor(report: &Report) -> bool {
     report.rows.windows(2).all(|pair| pair[0].processor == pair[1].processor)
 }
@@ -137,14 +138,14 @@ fn foreign(section: &Section) -> Vec<f64> {
     }
 }
 
-/// Those that were drawn.
+/// Links to the pictures that were drawn.
 fn pictures(report: &Report) -> String {
     let drawn = picture::all(report).into_iter().filter(|picture| picture.svg.is_some());
     let links: String = drawn.map(|it| format!("![{}]({})\n\n", it.about, it.name)).collect();
     if links.is_empty() { links } else { format!("## Pictures\n\n{links}") }
 }
 
-/// A section; it names its processor where not all have the same.
+/// A section. It names its processor if not all sections have the same.
 fn of_section(section: &Section, one_processor: bool) -> String {
     let Section { name, model, commit, date, processor, rounds, seconds, method, rows, .. } = section;
     let minute = date.get(..16).unwrap_or(date);
@@ -221,7 +222,7 @@ fn of_contest(contest: &Contest) -> String {
     text + "\nTimes are milliseconds, but for *s*.\n"
 }
 
-/// A row of what became of a load.
+/// The row of a server at a load.
 fn of_point(standing: &Standing, at: &Point, ahead: &str) -> String {
     let off = at.cost_error.map_or(String::new(), |it| format!("{:.1} %", 100.0 * it));
     let Latency { p50_ms, p90_ms, p99_ms, p999_ms, .. } = at.served;
@@ -253,7 +254,7 @@ fn of_point(standing: &Standing, at: &Point, ahead: &str) -> String {
     )
 }
 
-/// A number, and how well it is known where that is known.
+/// A number with its ±, where there is one.
 fn within(value: f64, half: Option<f64>, unit: &str) -> String {
     match half {
         Some(half) => format!("{value:.2} ± {half:.2}{unit}"),
@@ -327,7 +328,7 @@ mod tests {
         assert_eq!(shown(["Xeon", "EPYC"]), [1, 1]);
     }
 
-    /// The page of the repository is that of its record, and there is none without one.
+    /// The repository's page is that of its record; without a record there is no page.
     #[test]
     fn the_page_shows_the_record() {
         let results = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("results");

@@ -1,4 +1,4 @@
-//! A ratio of two numbers that were found in the same rounds: what moves both is not in it.
+//! Ratios of two numbers from the same rounds: whatever moves both numbers cancels out.
 
 use crate::figures::{numbers::Interval, verdict::Kind};
 
@@ -9,12 +9,12 @@ pub struct Paired {
     pub mean: f64,
     /// Half of Student's interval of 95 %; `None` of one round.
     pub half: Option<f64>,
-    /// How many there were.
+    /// Number of rounds.
     pub rounds: usize,
 }
 
 impl Paired {
-    /// Of one number over another, round by round; `None` of no rounds, and where a divisor is nothing.
+    /// The ratio of one number to another, round by round. `None` if there are no rounds, or a divisor is zero.
     #[must_use]
     pub fn of(above: &[f64], below: &[f64]) -> Option<Self> {
         let ratios: Vec<f64> = above.iter().zip(below).map(|(above, below)| above / below).collect();
@@ -26,20 +26,20 @@ impl Paired {
         Some(Self { mean, half: Interval::student(&ratios).map(|it| it.half), rounds })
     }
 
-    /// Whether it is known to be above or below what is wanted: the whole interval is.
+    /// Whether the ratio is known to be above or below `wanted`, that is, whether the whole interval is.
     #[must_use]
     pub fn tells(&self, wanted: f64) -> bool {
         self.half.is_some_and(|half| (self.mean - wanted).abs() >= half)
     }
 
-    /// How well it is known, behind a name: ` (3 rounds, ± 1.2 %)`.
+    /// How well it is known, as a suffix of a name: ` (3 rounds, ± 1.2 %)`.
     #[must_use]
     pub fn known(&self, kind: Kind) -> String {
         known(self.rounds, self.half, kind)
     }
 }
 
-/// How well a number is known that so many rounds have found.
+/// How well a number is known from so many rounds.
 pub(super) fn known(rounds: usize, half: Option<f64>, kind: Kind) -> String {
     match half {
         Some(half) => format!(" ({rounds} rounds, ± {})", kind.show(half)),

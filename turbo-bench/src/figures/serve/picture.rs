@@ -1,4 +1,4 @@
-//! What was found as pictures.
+//! The record as pictures.
 
 use std::{fs, path::Path};
 
@@ -19,17 +19,17 @@ use crate::{
     record::write_whole,
 };
 
-/// A picture of what was found.
+/// A picture of the record.
 pub(super) struct Picture {
-    /// Its file.
+    /// Name of its file.
     pub name: &'static str,
     /// What it shows.
     pub about: &'static str,
-    /// The picture; `None` where nothing of it was measured.
+    /// The picture; `None` if nothing of it was measured.
     pub svg: Option<String>,
 }
 
-/// Every picture there may be.
+/// All pictures.
 pub(super) fn all(report: &Report) -> [Picture; 3] {
     let padded = ["padded-short", "padded-long"];
     let policies = || TRACES.into_iter().chain(padded);
@@ -53,7 +53,8 @@ pub(super) fn all(report: &Report) -> [Picture; 3] {
     ]
 }
 
-/// Draws them into the folder `out`; what was not measured is not drawn, and no older picture of it stays.
+/// Draws them into the folder `out`. If nothing of a picture was measured, it is not drawn, and an older one is
+/// removed.
 ///
 /// # Errors
 /// When a file cannot be written or removed.
@@ -80,7 +81,7 @@ enum Panel {
     Answered,
 }
 
-/// A row of charts for each regime that was measured; `None` of none.
+/// A row of charts for each regime that was measured; `None` if none was.
 fn rows<'a>(report: &Report, names: impl Iterator<Item = &'a str>, panels: [Panel; 2]) -> Option<String> {
     let found: Vec<(&str, &Contest)> =
         names.filter_map(|name| Some((name, contest(report, name)?))).collect();

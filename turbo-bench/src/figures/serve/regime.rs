@@ -1,4 +1,4 @@
-//! What is measured, as data: the regimes, each with its model and work.
+//! The regimes, as data: each has a model and work to measure.
 
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -7,32 +7,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::fire::Trace;
 
-/// One row of the table: the model and the work.
+/// A regime: a model and the work to measure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Regime {
-    /// What `--only` calls it.
+    /// Its name for `--only`.
     pub name: &'static str,
-    /// The model, by its folder; weights are random.
+    /// The model, by the name of its folder; weights are random.
     pub model: String,
-    /// What is done.
+    /// The work.
     pub work: Work,
 }
 
 /// What a regime measures.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
-    /// Servers one after the other under the same requests.
+    /// Servers in turns under the same requests.
     Contest {
         /// The first is the one that the others are compared with.
         servers: Vec<Kind>,
         /// The requests that they get.
         arrivals: Arrivals,
-        /// Time for an answer.
+        /// The time within which an answer is promised.
         promised: Duration,
         /// The capacity that loads are shares of.
         shares: Shares,
     },
-    /// The whole server beside the bare engine, many texts of ten tokens and single ones of these lengths.
+    /// The whole server beside the bare engine: many texts of ten tokens, and single texts of these lengths.
     HostPath(Vec<u32>),
     /// Clients that a server has to survive.
     Endurance,
@@ -44,19 +44,19 @@ pub enum Work {
 pub enum Kind {
     /// turbo.
     Turbo {
-        /// What `--batching` says.
+        /// The value of `--batching`.
         batching: String,
-        /// What `--layout` says.
+        /// The value of `--layout`.
         layout: String,
     },
-    /// What the paper starts from: turbo that takes all that waits, pads it to the longest, and promises nothing.
+    /// The paper's baseline: turbo that takes all that waits, pads it to the longest, and promises nothing.
     Paper,
-    /// Another engine behind uvicorn, by the name of its script's.
+    /// Another engine behind uvicorn, by the name that its script knows.
     Other(String),
 }
 
 impl Kind {
-    /// What a table calls it among servers like these.
+    /// Its name in a table, among the servers `among`.
     #[must_use]
     pub fn name(&self, among: &[Self]) -> String {
         let policies = |it: &Self| matches!(it, Self::Turbo { .. });
@@ -77,32 +77,33 @@ pub(super) const PAPER: &str = "paper";
 /// The requests that servers get.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arrivals {
-    /// Drawn anew for each round: a Poisson process, lengths uniform in this range.
+    /// Drawn anew for each round: a Poisson process, with lengths uniform in this range.
     Poisson(RangeInclusive<usize>),
-    /// Recorded, at another rate, over and over; each round begins elsewhere.
+    /// Recorded, played at another rate, over and over; each round begins elsewhere.
     Recorded(Trace),
 }
 
 impl Arrivals {
-    /// The requests of a round, at so many a second, for so long.
+    /// The requests of a round, at a rate per second, for so long.
     #[must_use]
     pub fn trace(&self, rate: f64, length: Duration, round: u64) -> Trace {
         match self {
             Self::Poisson(lens) => Trace::poisson(lens, rate, length, round),
-            // Shares of the golden ratio are as far apart as can be, however many there are.
+            // Fractional parts of multiples of the golden ratio lie as far apart as possible, however many there are.
             Self::Recorded(trace) => trace.at_rate(rate, length, (round as f64 * 0.618_034).fract()),
         }
     }
 
-    /// Lengths of the first requests of a round, so many.
+    /// The lengths of the first `count` requests of a round.
     #[must_use]
     pub fn lens(&self, count: usize, round: u64) -> Vec<u32> {
-        // At a request a second so many take so many seconds; a Poisson process has a few more or fewer.
+        // At one request per second, `count` requests take about `count` seconds; a Poisson process has a few more or
+        // fewer.
         let trace = self.trace(1.0, Duration::from_secs(2 * count as u64 + 60), round);
         trace.arrivals().iter().map(|it| it.tokens).take(count).collect()
     }
 
-    /// In words.
+    /// A description.
     #[must_use]
     pub fn title(&self) -> String {
         match self {
@@ -119,14 +120,14 @@ impl Arrivals {
 /// The capacity that loads are shares of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shares {
-    /// The first server's: all get the same requests at the same times.
+    /// That of the first server: all get the same requests at the same times.
     OfTheFirst,
-    /// Each server's own: all get the same requests, the fast ones at a higher rate.
+    /// Each server's own: all get the same requests, and fast servers get them at a higher rate.
     OfOwn,
 }
 
 impl Shares {
-    /// Those shares.
+    /// The loads, as shares of that capacity.
     #[must_use]
     pub fn loads(self) -> &'static [f64] {
         match self {
@@ -136,21 +137,21 @@ impl Shares {
     }
 }
 
-/// Offered, as shares of a capacity.
+/// Offered loads, as shares of a capacity.
 pub const LOADS: [f64; 4] = [0.5, 0.8, 0.95, 2.0];
-/// The same where the best of each server is looked for, which lies somewhere near its capacity: one that refuses
-/// nothing answers everything late from there on. A capacity is that of so many clients; a server that makes larger
-/// batches of longer queues has its best above it.
+/// The same where the best load of each server is looked for. It lies near the capacity: beyond that a server that
+/// refuses nothing answers everything late. But a capacity is that of a certain number of clients, and a server that
+/// makes larger batches of longer queues has its best load above it.
 const CLOSE_LOADS: [f64; 8] = [0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0];
-/// Of `--batching`, the first the one that is compared with the others.
+/// Values of `--batching`; the first is the one that is compared with the others.
 pub const POLICIES: [&str; 5] = ["dp", "naive", "none", "token-budget", "sorted-window"];
 /// Other engines; see `peers/serve_peer.py`.
 pub const OTHERS: [&str; 2] = ["ort", "ov"];
 
 const SHORT: RangeInclusive<usize> = 2..=100;
 const LONG: RangeInclusive<usize> = 5..=500;
-/// Time for an answer: a few times what a batch takes at most, which is a tenth of a second, and twice that where a
-/// single text is a large part of a batch.
+/// Promised times for an answer: a few times the longest time of a batch, which is a tenth of a second, and twice that
+/// where a single text is a large part of a batch.
 pub(super) const SOON: Duration = Duration::from_millis(250);
 pub(super) const LATER: Duration = Duration::from_millis(500);
 
@@ -195,13 +196,13 @@ fn turbo(batching: &str, layout: &str) -> Kind {
 }
 
 impl Regime {
-    /// What `--only` may call it by: its model and name.
+    /// The words by which `--only` may select it: its model and its name.
     #[must_use]
     pub fn words(&self) -> [&str; 2] {
         [&self.model, self.name]
     }
 
-    /// What a progress line calls it.
+    /// Its name in a progress line.
     #[must_use]
     pub fn title(&self) -> String {
         self.words().join(" ")

@@ -1,18 +1,18 @@
-//! Time of one request by its length: in milliseconds, and as times the floor.
+//! Time of one request by its length: in milliseconds, and as a multiple of the floor.
 
 use super::super::{Case, Comparison, Precision, Rows, TURBO, goals::section, page::title};
 use crate::figures::svg::{Anchor, FLOOR, Font, GRID, Pen, QUIET, Svg, colour, spread};
 
-/// Sizes of a panel's plot, and of what surrounds it.
+/// Size of a panel's plot, and of the margins around it.
 const PLOT: (f64, f64) = (340.0, 280.0);
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 116.0;
 const TOP: f64 = 62.0;
 const BOTTOM: f64 = 52.0;
-/// More times the floor than this is not drawn to scale.
+/// The largest multiple of the floor that is drawn to scale.
 const MOST: f64 = 4.0;
 
-/// Both panels of every model.
+/// Draws both panels of every model.
 pub(super) fn draw(comparison: &Comparison) -> String {
     let models: Vec<(&str, &Vec<Case>)> = ["bert-base", "minilm"]
         .into_iter()
@@ -49,7 +49,7 @@ enum Scale {
     Linear,
 }
 
-/// One plot: a value of every case over its length.
+/// One plot: a value of every case, by its length.
 struct Panel<'a> {
     /// Upper left corner of the plot itself.
     origin: (f64, f64),
@@ -101,7 +101,7 @@ impl<'a> Panel<'a> {
                 rivals.push(&case.rival);
             }
         });
-        // turbo comes last, above the others.
+        // turbo is drawn last, above the others.
         rivals.sort_by_key(|&rival| rival == TURBO);
         let mut ends = Vec::new();
         for &rival in &rivals {
@@ -163,7 +163,7 @@ impl<'a> Panel<'a> {
         }
     }
 
-    /// The least time that is possible, as an area.
+    /// Draws the least possible time as an area.
     fn floor(&self, svg: &mut Svg) {
         let (left, bottom) = (self.origin.0, self.origin.1 + PLOT.1);
         let height = |case: &Case| if self.scale == Scale::Log { case.floor_ms } else { 1.0 };
@@ -179,7 +179,7 @@ impl<'a> Panel<'a> {
     }
 }
 
-/// What is written beside a line of the grid: the highest holds whatever is above it, too.
+/// The label of a line of the grid. The highest line stands for everything above it, too.
 fn label(scale: Scale, tick: f64) -> String {
     if scale == Scale::Linear && tick >= MOST { format!("≥ {tick}") } else { tick.to_string() }
 }

@@ -1,4 +1,4 @@
-//! The comparison as pictures.
+//! The record as pictures.
 
 mod latency;
 mod share;
@@ -18,7 +18,7 @@ pub(super) const ALL: [(&str, &str); 3] = [
     ("cpu-streams.svg", "time of a stream of requests, for every engine under its best policy"),
 ];
 
-/// Draws them into the folder `out`; what was not measured is not drawn.
+/// Draws the pictures into the folder `out`. What was not measured is not drawn.
 ///
 /// # Errors
 /// When a file cannot be written.

@@ -1,4 +1,4 @@
-//! Share of the machine's peak that products reach, by rows, at each precision.
+//! The share of the machine's peak that products reach, by rows, at each precision.
 
 use super::super::{Comparison, Precision, Product, Rows, TURBO, goals::section, page::title};
 use crate::figures::{
@@ -12,7 +12,7 @@ const RIGHT: f64 = 90.0;
 const TOP: f64 = 58.0;
 const BOTTOM: f64 = 52.0;
 
-/// A panel for each precision.
+/// Draws a panel for each precision.
 pub(super) fn draw(comparison: &Comparison) -> String {
     let width = LEFT + PLOT.0 + RIGHT;
     let mut svg = Svg::new(3.0 * width, TOP + PLOT.1 + BOTTOM);
@@ -43,7 +43,7 @@ fn panel(svg: &mut Svg, (left, top): (f64, f64), products: &[Product]) {
         let is_asked = |it: &&Product| (it.rival.as_str(), it.threads, it.rows) == (rival, threads, rows);
         geometric_mean(products.iter().filter(is_asked).map(value)).unwrap_or(0.0)
     };
-    // Under this line is what memory allows with all threads.
+    // Memory allows what lies under this line, with all threads.
     let all = threads.last().copied().unwrap_or(1);
     let allowed: Vec<(f64, f64)> = rows
         .iter()
@@ -78,7 +78,7 @@ fn panel(svg: &mut Svg, (left, top): (f64, f64), products: &[Product]) {
     }
 }
 
-/// The engines that are drawn, their threads and labels: turbo with one thread and with all, the others with all.
+/// The engines that are drawn, with their threads and labels: turbo with one thread and with all, the others with all.
 fn lines<'a>(products: &'a [Product], threads: &[usize]) -> Vec<((&'a str, usize), String, Pen<'a>)> {
     let count =
         |threads: usize| if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };

@@ -8,14 +8,14 @@ use crate::figures::{
 
 const WIDTH: f64 = 480.0;
 const NAMES: f64 = 104.0;
-/// Of the longest bar; what is said of it stands behind it.
+/// Length of the longest bar; its label stands behind it.
 const BARS: f64 = 160.0;
 const BAR: f64 = 20.0;
 const STEP: f64 = 30.0;
 const TOP: f64 = 56.0;
 const BOTTOM: f64 = 40.0;
 
-/// A panel for each model and stream.
+/// Draws a panel for each model and stream.
 pub(super) fn draw(comparison: &Comparison) -> String {
     let panels = ["bert-base", "minilm"].into_iter().flat_map(|model| {
         ["stream-short", "stream-long"].into_iter().filter_map(move |name| {

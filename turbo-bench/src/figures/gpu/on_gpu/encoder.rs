@@ -1,4 +1,4 @@
-//! Encoders, turbo's and PyTorch's side by side.
+//! Encoders of turbo and PyTorch, side by side.
 
 use std::path::Path;
 
@@ -19,19 +19,19 @@ use crate::{
     rival::{Rival, turbo::Turbo},
 };
 
-/// Turns at what takes from half a millisecond to a tenth of a second.
+/// Turns for work that takes from half a millisecond to a tenth of a second.
 const TURNS: Turns = Turns { us: 100_000.0, rounds: 9 };
 
-/// The other side of a model: processes of PyTorch.
+/// How to start PyTorch's processes with a model.
 pub(super) struct Peers<'a> {
     pub(super) python: &'a Path,
-    /// Where the script is.
+    /// The folder of the script.
     pub(super) peers: &'a Path,
-    /// Where it computes.
+    /// The device that it computes on.
     pub(super) device: &'a str,
 }
 
-/// What is computed.
+/// The work that is measured.
 #[derive(Clone, Copy)]
 pub(super) struct Work<'a> {
     /// The folder of the checkpoint.
@@ -51,8 +51,8 @@ impl Peers<'_> {
     }
 }
 
-/// Times all workloads in all types, then batches one behind the other, and at last those workloads in bf16 again that can
-/// be compiled, since that takes its time. Whatever is found is shown to `keep` at once.
+/// Times all workloads in all types, then batches one behind the other, and at last, in bf16, those workloads again
+/// that can be compiled for, since compiling takes long. Everything found is shown to `keep` at once.
 ///
 /// # Errors
 /// When the device or PyTorch fails, or a contestant computes something else.
@@ -78,7 +78,7 @@ pub(super) fn measure(
 
 /// What is needed to time one type after another.
 struct Measuring<'a> {
-    /// turbo in f32, with which all vectors are compared.
+    /// turbo in f32, which all vectors are compared with.
     reference: &'a mut Turbo<Cuda<f32>>,
     work: Work<'a>,
     peers: Option<&'a Peers<'a>>,
@@ -87,7 +87,7 @@ struct Measuring<'a> {
 }
 
 impl Measuring<'_> {
-    /// All workloads, of turbo and of the model as transformers has it.
+    /// Times all workloads with turbo and with the model as transformers has it.
     fn all<F: Float>(&mut self, device: &Cuda<F>, dtype: Dtype) -> Result<()> {
         let mut turbo = self.turbo(device, dtype)?;
         let mut rivals = self.start(&[EAGER], dtype)?;
@@ -100,14 +100,14 @@ impl Measuring<'_> {
             .try_for_each(|workload| self.time(&mut turbo, &mut rivals, workload, dtype))
     }
 
-    /// Batches one behind the other.
+    /// Times batches one behind the other.
     fn overlapped<F: Float>(&mut self, device: &Cuda<F>, dtype: Dtype) -> Result<()> {
         let mut turbo = self.turbo(device, dtype)?;
         self.found.overlap = Some(overlap::measure(&mut turbo, self.work.batches, dtype, TURNS)?);
         (self.keep)(self.found)
     }
 
-    /// Workloads of one shape, of turbo, the model as it is, and the model compiled for that shape.
+    /// Times workloads of one shape with turbo, the model as it is, and the model compiled for that shape.
     fn compiled<F: Float>(&mut self, device: &Cuda<F>, dtype: Dtype) -> Result<()> {
         let mut rivals = self.start(&[EAGER, COMPILED], dtype)?;
         if rivals.is_empty() {
@@ -117,7 +117,7 @@ impl Measuring<'_> {
         for workload in self.work.workloads.iter().filter(|workload| workload.is_equal()) {
             println!("{} {}: compiling", dtype.name(), workload.name);
             for rival in &mut rivals {
-                // of no other shape: each that is compiled takes its time
+                // with no other shape, since compiling for each one takes long
                 self.admit(rival, dtype, &workload.lens)?;
             }
             self.time(&mut turbo, &mut rivals, workload, dtype)?;
@@ -138,7 +138,7 @@ impl Measuring<'_> {
         variants.iter().map(|variant| peers.start(variant, self.work.model, dtype)).collect()
     }
 
-    /// Makes sure that a rival computes the same of sequences of these lengths.
+    /// Makes sure that a rival computes the same for sequences of these lengths.
     fn admit(&mut self, rival: &mut Rival, dtype: Dtype, lens: &[u32]) -> Result<()> {
         let vectors = rival.rows(lens)?;
         self.judge((rival.name(), rival.library()), lens, &vectors, dtype)

@@ -1,4 +1,5 @@
-//! An operation on a device: its inputs, and its launches, replayed from a recording where the device makes one.
+//! An operation on a device: its inputs, and its launches, which are replayed from a recording where the device can
+//! record.
 
 use std::time::Instant;
 
@@ -15,21 +16,21 @@ use turbo_kernels::{
 
 use super::super::operation::{Operation, id, sampled, values};
 
-/// Most runs in one recording, and the microseconds that they may take together: what a replay costs the host is shared by
-/// so many. The other side has as many in one graph.
+/// The most runs in one recording, and the microseconds that they may take together: they share the host's cost of a
+/// replay. PyTorch's side has as many in one graph.
 const MOST_RUNS: f64 = 20.0;
 const RECORDING_US: f64 = 2000.0;
-/// BERT's.
+/// The epsilon of BERT's norms.
 const EPSILON: f32 = 1e-12;
 
-/// How turbo does it.
+/// A way in which turbo runs an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// As it chooses by itself.
+    /// As turbo chooses by default.
     Chosen,
-    /// The same, enqueued run by run.
+    /// The same, with each run enqueued.
     Enqueued,
-    /// Rows reduced by this [`Reduction`]; of softmax and layer norm.
+    /// Rows are reduced by this [`Reduction`]; for softmax and layer norm.
     By(Reduction),
 }
 
@@ -40,13 +41,13 @@ pub(super) struct Kernels<F: Float> {
     ways: Vec<(Way, Option<Noted>)>,
 }
 
-/// Some runs, noted.
+/// A recording of some runs.
 struct Noted {
     recording: CudaRecording,
     runs: usize,
 }
 
-/// What an operation reads and writes, and the device that does it.
+/// What an operation reads and writes, and the device that runs it.
 struct Memory<F: Float> {
     device: Cuda<F>,
     operation: Operation,
@@ -58,7 +59,7 @@ struct Memory<F: Float> {
     out: CudaBlock,
 }
 
-/// Length and seed of each input: those of the other side.
+/// Length and seed of each input, the same as on PyTorch's side.
 pub(super) fn inputs(operation: &Operation) -> Vec<(u64, u32)> {
     match *operation {
         Operation::Softmax { rows, columns }
@@ -74,7 +75,7 @@ pub(super) fn inputs(operation: &Operation) -> Vec<(u64, u32)> {
     }
 }
 
-/// Ids of an embedding, ends of the sequences of an attention.
+/// Ids of an embedding, or ends of the sequences of an attention.
 fn numbers(operation: &Operation) -> Vec<u32> {
     match operation {
         Operation::Embedding { rows, .. } => (0..*rows).map(|place| id(place, *rows)).collect(),
@@ -90,11 +91,11 @@ fn numbers(operation: &Operation) -> Vec<u32> {
 }
 
 impl<F: Float> Kernels<F> {
-    /// Uploads the inputs, runs each way once, and notes those that can be noted.
+    /// Uploads the inputs, runs each way once, and records those ways that can be recorded.
     pub(super) fn new(device: &Cuda<F>, operation: &Operation, ways: &[Way]) -> Result<Self> {
         let mut queue = device.queue()?;
         let mut memory = Memory::new(device, &mut queue, operation)?;
-        // All of them before one is noted: memory that grows makes what was noted stale.
+        // All ways run before any is recorded: memory that grows makes a recording stale.
         for &way in ways {
             memory.launch(&mut queue, way)?;
         }
@@ -104,7 +105,7 @@ impl<F: Float> Kernels<F> {
         Ok(Self { memory, queue, ways })
     }
 
-    /// Microseconds of one of at least so many runs of way number `way`.
+    /// Microseconds of one run of way number `way`, from at least so many runs.
     pub(super) fn time(&mut self, way: usize, runs: usize) -> Result<f64> {
         let Self { memory, queue, ways } = self;
         let (way, noted) = &ways[way];
@@ -128,10 +129,10 @@ impl<F: Float> Kernels<F> {
         Ok(begin.elapsed().as_secs_f64() * 1e6 / done as f64)
     }
 
-    /// So many values of the result, evenly spread.
+    /// `count` values of the result, evenly spread.
     pub(super) fn sample(&mut self, way: Way, count: u64) -> Result<Vec<f32>> {
         let Self { memory, queue, .. } = self;
-        // What was there before must not pass for a result: a first NaN in each value.
+        // Earlier values must not pass for a result, so all are set to NaN first.
         let len = memory.operation.results() as usize;
         let nothing = vec![F::from_f32(f32::NAN); len];
         memory.device.upload(queue, &nothing, memory.device.view_mut(&mut memory.out, 0, len)?)?;
@@ -168,7 +169,7 @@ impl<F: Float> Memory<F> {
         })
     }
 
-    /// Notes many runs of `way` to be enqueued at once, where that can be done.
+    /// Records many runs of `way`, to be enqueued at once, if that can be done.
     fn note(&mut self, queue: &mut CudaQueue, way: Way) -> Result<Option<Noted>> {
         let device = self.device.clone();
         if way == Way::Enqueued || !device.records() {

@@ -1,6 +1,6 @@
-//! What runs where the GPU is: each step gives a [`Section`].
+//! The steps that run where the GPU is. Each gives a [`Section`].
 //!
-//! All of it is generic over the driver, so that tests run it on an emulated GPU; what it takes there means nothing.
+//! Everything is generic over the driver, so that tests run it on an emulated GPU. Times mean nothing there.
 
 mod encoder;
 mod kernels;
@@ -40,15 +40,15 @@ pub struct Site {
     pub gpu: Cuda<f32>,
     /// A Python that has PyTorch; without one turbo is timed alone.
     pub python: Option<PathBuf>,
-    /// The scripts of the other side.
+    /// The folder of PyTorch's scripts.
     pub peers: PathBuf,
-    /// Where the other side computes: `cuda`, and `cpu` in tests.
+    /// The device that PyTorch computes on: `cuda`, and `cpu` in tests.
     pub device: &'static str,
-    /// Where sections go.
+    /// The folder for sections.
     pub out: PathBuf,
 }
 
-/// A section in the making: it is written again with all that is found.
+/// An unfinished section. It is written anew whenever more is found.
 struct Begun<'a> {
     section: Section,
     at: Instant,
@@ -64,7 +64,7 @@ impl Begun<'_> {
 }
 
 impl Site {
-    /// Every family of kernels and every golden model of the folder `models`; gives what failed.
+    /// Checks every family of kernels and every golden model of the folder `models`. Returns the checks that failed.
     ///
     /// # Errors
     /// When there are no models, or the section cannot be written.
@@ -76,7 +76,7 @@ impl Site {
         Ok(failed)
     }
 
-    /// What the GPU can do at most.
+    /// Measures what the GPU can do at most.
     ///
     /// # Errors
     /// When the device or PyTorch fails, or the section cannot be written.
@@ -87,7 +87,7 @@ impl Site {
         Ok(ceilings)
     }
 
-    /// Operations on rows, and reductions.
+    /// Measures operations on rows, and reductions.
     ///
     /// # Errors
     /// As [`Site::ceilings`].
@@ -104,7 +104,7 @@ impl Site {
         Ok(())
     }
 
-    /// Attention.
+    /// Measures attention.
     ///
     /// # Errors
     /// As [`Site::ceilings`].
@@ -117,10 +117,10 @@ impl Site {
         Ok(())
     }
 
-    /// The encoder whose checkpoint is in the folder `model`.
+    /// Measures the encoder whose checkpoint is in the folder `model`.
     ///
     /// # Errors
-    /// As [`Site::ceilings`]; when there is no such checkpoint.
+    /// As [`Site::ceilings`], and when there is no such checkpoint.
     pub fn encoder(&self, model: &Path) -> Result<()> {
         let ceilings = ceilings(&self.gpu, None, [&COPY, &PRODUCT], LONG)?;
         let peers =
@@ -136,7 +136,7 @@ impl Site {
         Ok(())
     }
 
-    /// Command `watched` beneath compute-sanitizer.
+    /// Runs the command `watched` under compute-sanitizer.
     ///
     /// # Errors
     /// When the section cannot be written.
@@ -164,7 +164,7 @@ impl Site {
         self.python.as_deref().map(start).transpose()
     }
 
-    /// Measures all cases; whatever was found so far is shown to `keep`.
+    /// Measures all cases. After each one, everything found so far is shown to `keep`.
     fn each(
         &self,
         mut torch: Option<&mut Torch>,
@@ -185,7 +185,7 @@ impl Site {
     }
 }
 
-/// A check for a person.
+/// A line for people about a check.
 fn line(Check { what, dtype, worst, failed, seconds }: &Check) -> String {
     let worst = worst.map_or(String::new(), |worst| format!(", off by {worst:.1e}"));
     let how = failed.as_deref().map_or("ok".to_owned(), |why| format!("FAILED: {why}"));
@@ -208,7 +208,7 @@ fn machine(gpu: &Cuda<f32>) -> Machine {
     }
 }
 
-/// Measures them: what is copied and what is multiplied, by turbo and by PyTorch.
+/// Measures the ceilings with the operations `copy` and `product`, by turbo and by PyTorch.
 fn ceilings(
     gpu: &Cuda<f32>,
     mut torch: Option<&mut Torch>,
@@ -222,7 +222,7 @@ fn ceilings(
     let [bf16, f16, f32] = Dtype::ALL.map(|dtype| of(product, dtype));
     let (bf16, f16, f32) = (bf16?, f16?, f32?);
     let rates = copied.times.iter().map(|timed| {
-        // the best turns: a ceiling is what can be reached
+        // from the best turns: a ceiling is what can be reached
         let rate = |measured: &Measured, amount: u64| {
             contest::of(&measured.times, &timed.who)
                 .map_or(0.0, |timed| amount as f64 / (timed.p10_us * 1e-6))

@@ -1,4 +1,4 @@
-//! Operations, turbo's ways and those of PyTorch side by side.
+//! Operations in turbo's and PyTorch's ways, side by side.
 
 use anyhow::Result;
 use turbo_kernels::{
@@ -18,18 +18,18 @@ use super::{
     kernels::{Kernels, Way},
 };
 
-/// Turns at something that takes a tenth of a millisecond.
+/// Turns for operations that take a tenth of a millisecond.
 pub(super) const LONG: Turns = Turns { us: 20_000.0, rounds: 9 };
-/// Turns at something that takes some microseconds, of which there are many.
+/// Turns for operations that take some microseconds, of which there are many.
 const SHORT: Turns = Turns { us: 3_000.0, rounds: 5 };
-/// Values of each result that are compared.
+/// Number of values of each result that are compared.
 const SAMPLE: u64 = 4096;
 
-/// The contestants, and how many turns they have.
+/// The contestants, and their turns.
 pub(super) struct Lineup<'a> {
-    /// turbo's ways, the one that others are compared with first.
+    /// turbo's ways; the first is the one that others are compared with.
     pub(super) turbo: &'a [(&'a str, Way)],
-    /// PyTorch's, if it is there.
+    /// PyTorch's ways, if it is present.
     pub(super) others: &'a [&'a str],
     pub(super) turns: Turns,
 }
@@ -55,7 +55,7 @@ pub(super) const REDUCTIONS: Lineup<'static> = Lineup {
     turns: SHORT,
 };
 
-/// What each contestant takes for case number `index`.
+/// Measures each contestant at case number `index`.
 ///
 /// # Errors
 /// When the device fails, or PyTorch ends.
@@ -102,7 +102,7 @@ fn measure_as<F: Float>(
         }
         is_same
     };
-    // number of the way, by contestant
+    // the number of turbo's way, by contestant
     let (mut names, mut ours) = (vec![lineup.turbo[0].0.to_owned()], vec![0]);
     for (number, (who, way)) in lineup.turbo.iter().enumerate().skip(1) {
         if judge(&mut found, who, &kernels.sample(*way, SAMPLE)?) {

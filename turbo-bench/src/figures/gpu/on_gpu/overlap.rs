@@ -1,4 +1,4 @@
-//! An encoder's batches, one after the other and one behind the other.
+//! Times an encoder's batches one after the other and one behind the other.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use super::super::{
 };
 use crate::rival::turbo::Turbo;
 
-/// Times the same batches of sequences of these lengths in both ways, and notes when what happened, once.
+/// Times the same batches, with sequences of these lengths, in both ways, and notes the stages of one run.
 ///
 /// # Errors
 /// When the device fails, or the two ways compute different things.
@@ -37,13 +37,13 @@ pub(super) fn measure<D: EncoderKernels>(
     Ok(Overlap { tokens: batches.tokens(), times, timeline: batches.run(at_a_time[1])? })
 }
 
-/// Batches, and what computes them.
+/// Batches, and the encoder that computes them.
 struct Batches<'a, D: EncoderKernels> {
     encoder: &'a mut Encoder<D>,
-    /// Of each batch the ids of each sequence.
+    /// The ids of each sequence of each batch.
     ids: Vec<Vec<Vec<u32>>>,
     staging: Staging,
-    /// What was read of all of them the last time.
+    /// The rows that the last run read.
     rows: Vec<f32>,
 }
 
@@ -59,7 +59,7 @@ impl<'a, D: EncoderKernels> Batches<'a, D> {
         self.ids.iter().flatten().map(|ids| ids.len() as u64).sum()
     }
 
-    /// Computes all of them, at most so many at a time, and reads a row of each sequence.
+    /// Computes all batches, at most so many at a time, and reads a row of each sequence.
     fn run(&mut self, most: usize) -> Result<Timeline> {
         self.rows.clear();
         let (begin, count) = (Instant::now(), self.ids.len());

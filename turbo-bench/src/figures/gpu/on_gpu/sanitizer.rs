@@ -1,4 +1,4 @@
-//! This program's own suite beneath compute-sanitizer.
+//! Runs this program's own suite under compute-sanitizer.
 
 use std::{
     fs::File,
@@ -12,16 +12,16 @@ use anyhow::{Context, Result};
 
 use super::super::sanitizer::{Finding, Sanitized, TOOLS};
 
-/// Where CUDA's installations have it, if it is not on the path.
+/// Its place in an installation of CUDA, if it is not on the path.
 const ELSEWHERE: &str = "/usr/local/cuda/bin/compute-sanitizer";
-/// What each tool may take.
+/// The time limit of each tool.
 const PATIENCE: Duration = Duration::from_secs(150);
 const TICK: Duration = Duration::from_millis(50);
 
-/// Runs `watched` beneath each tool.
+/// Runs `watched` under each tool.
 ///
 /// # Errors
-/// When there is no temporary file.
+/// When there is no temporary file, or a process cannot be started or waited for.
 pub(super) fn run(watched: &[String]) -> Result<Vec<Sanitized>> {
     let names = ["compute-sanitizer", ELSEWHERE];
     let found = |name: &&&str| Command::new(name).arg("--version").output().is_ok();

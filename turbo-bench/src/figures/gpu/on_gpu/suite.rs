@@ -1,4 +1,4 @@
-//! Every family of kernels, and every golden model, in all types.
+//! Checks every family of kernels, and every golden model, in all types.
 
 use std::{
     fs,
@@ -23,11 +23,11 @@ use super::super::{
 pub enum Extent {
     /// Everything.
     All,
-    /// Kernels in bf16, on rows that are not long: what can be had where each access is watched.
+    /// Some kernels in bf16, on rows that are not long: as much as is feasible where each access is watched.
     Reduced,
 }
 
-/// Checks everything, and goes on where something fails; `models` is the folder of the golden models.
+/// Checks everything, and goes on if a check fails. `models` is the folder of the golden models.
 ///
 /// # Errors
 /// When there are no models.
@@ -58,10 +58,10 @@ pub(super) fn run(
     Ok(checks)
 }
 
-/// A family of kernels, and what panics where the device departs from the twin.
+/// A family of kernels, and a function that panics if the device departs from the twin.
 pub(super) type Family<D> = (&'static str, fn(&D));
 
-/// Those that are watched: each moves its data in a way of its own.
+/// The families that are watched: each moves its data in a way of its own.
 fn reduced<D: EncoderKernels>() -> Vec<Family<D>> {
     vec![
         ("softmax", suite::softmax),
@@ -98,7 +98,8 @@ pub(super) fn kernels<F: Float>(
 ) {
     for (family, check) in families {
         let begin = Instant::now();
-        // where no value is aligned to a vector, and where a server's are: kernels take other ways there
+        // first with values that are not aligned to a vector, then aligned as in a server: kernels take other paths for
+        // each
         let done = catch_unwind(AssertUnwindSafe(|| {
             check(device);
             suite::aligned(|| check(device));
@@ -109,7 +110,7 @@ pub(super) fn kernels<F: Float>(
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked without a word").to_owned()
@@ -128,7 +129,7 @@ fn golden(models: &Path) -> Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// What its golden file says; `None` where there is none.
+/// Whether its golden file is of an encoder; `None` if there is no such file.
 fn is_encoder(folder: &Path) -> Option<bool> {
     let golden = fs::read(folder.join("golden.json")).ok()?;
     Some(serde_json::from_slice::<serde_json::Value>(&golden).ok()?["kind"] == "encoder")
@@ -156,7 +157,7 @@ pub(super) fn model<F: Float>(device: &Cuda<F>, dtype: Dtype, folder: &Path) -> 
     Check { what: format!("model: {name}"), dtype, worst, failed, seconds }
 }
 
-/// What hidden states of this model may be off.
+/// How far hidden states of this model may be off.
 fn allowed(dtype: Dtype, folder: &Path) -> Result<Off> {
     if dtype == Dtype::F32 {
         return Ok(Off::IN_F32);
@@ -170,7 +171,7 @@ fn allowed(dtype: Dtype, folder: &Path) -> Result<Off> {
         .beside_reference())
 }
 
-/// How far hidden states are from the reference's. All rows are one batch, which is run twice, since the second time is
+/// How far hidden states are from the reference's. All rows are one batch. It is run twice, since the second run takes
 /// another path.
 fn compared<F: Float>(device: &Cuda<F>, folder: &Path) -> Result<Off> {
     let checkpoint = Checkpoint::open(folder)?;

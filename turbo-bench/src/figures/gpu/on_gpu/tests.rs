@@ -1,4 +1,4 @@
-//! What is timed on a GPU, on an emulated one: that it computes what it is called.
+//! Tests on an emulated GPU that the timed operations compute what their names say.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use turbo_kernels::{
 use super::{super::operation, *};
 use crate::rival::turbo::Turbo;
 
-/// Turns enough to see that there are times.
+/// Enough turns to see that there are times.
 const ONCE: Turns = Turns { us: 1.0, rounds: 1 };
 
 /// An emulated GPU, where there is a C++ compiler.
@@ -66,7 +66,7 @@ fn attention(x: &[f64], lens: &[usize], (heads, dim): (usize, usize)) -> Vec<f64
     out
 }
 
-/// What is called softmax is a softmax of what the other side's is one of, and so on: against loops in f64.
+/// Each operation computes what its name says, on the inputs that PyTorch's side has too: against loops in f64.
 #[test]
 fn what_is_timed_is_what_it_is_called() {
     let Some(gpu) = gpu() else { return };
@@ -109,7 +109,7 @@ fn what_is_timed_is_what_it_is_called() {
     }
 }
 
-/// All ways to reduce give the same, in every type, so all of them are timed.
+/// All ways to reduce give the same results in every type, so all of them are timed.
 #[test]
 fn reductions_are_timed_that_agree() {
     let Some(gpu) = gpu() else { return };
@@ -137,7 +137,7 @@ fn ceilings_are_rates() {
     assert!(found.launch_us > 0.0 && found.enqueue_us > 0.0, "{found:?}");
 }
 
-/// Where there is a Python with PyTorch (`TURBO_PEERS_PYTHON`, as for the figure `cpu`), it computes the same on a CPU.
+/// If there is a Python with PyTorch (`TURBO_PEERS_PYTHON`, as for the figure `cpu`), it computes the same on a CPU.
 #[test]
 fn the_other_side_computes_the_same() {
     let Some(gpu) = gpu() else { return };
@@ -201,8 +201,8 @@ fn an_encoder_is_timed_in_every_type() {
     assert!(found.overlap.is_some_and(|overlap| overlap.tokens == 24 && overlap.timeline.0.len() == 3));
 }
 
-/// A GPU that computes only when the host looks is never done while the next batch is launched, and one that computes
-/// as it launches always is: so the share is known without a clock.
+/// A GPU that computes only when the host looks is never done while the next batch is launched. One that computes as it
+/// launches always is. So the share is known without a clock.
 #[test]
 fn batches_are_launched_while_another_one_runs() {
     let Some(emulator) = Emulator::or_skip(Order::Forward).map(Arc::new) else { return };

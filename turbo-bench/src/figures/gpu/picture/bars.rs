@@ -1,28 +1,28 @@
-//! Panels of bars, a bar for each contestant.
+//! Panels of bars, one bar for each contestant.
 
 use crate::figures::svg::{Anchor, FLOOR, Font, Pen, Svg, colour};
 
 const WIDTH: f64 = 400.0;
 const LEFT: f64 = 16.0;
-/// Of the longest bar; what is said of it stands behind it.
+/// Length of the longest bar; its label stands behind it.
 const BARS: f64 = 220.0;
 const BAR: f64 = 16.0;
 const STEP: f64 = 22.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 16.0;
-/// Panels side by side.
+/// Number of panels side by side.
 const COLUMNS: usize = 3;
 
-/// Some bars that are compared.
+/// A panel: bars that are compared with each other.
 pub(super) struct Panel {
     pub(super) heading: String,
-    /// A contestant, its number, and how that is written.
+    /// Each contestant, its number, and that number as written.
     pub(super) bars: Vec<(String, f64, String)>,
-    /// What the longest possible bar stands for, where there is such a thing.
+    /// The number that the longest possible bar stands for, if there is a limit.
     pub(super) limit: Option<f64>,
 }
 
-/// All panels, row by row.
+/// Draws all panels, row by row.
 pub(super) fn draw(title: &str, panels: &[Panel]) -> String {
     const HEAD: f64 = 40.0;
     let most = panels.iter().map(|panel| panel.bars.len()).max().unwrap_or(0);

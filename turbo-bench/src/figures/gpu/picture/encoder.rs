@@ -1,4 +1,4 @@
-//! Tokens a second.
+//! Tokens per second of the encoder.
 
 use super::{
     super::{Findings, Found, Section, goals::section},
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::figures::numbers::digits;
 
-/// A panel for each workload and type.
+/// Draws a panel for each workload and type.
 pub(super) fn draw(findings: &Findings) -> String {
     let panels = match section(findings, "encoder") {
         Some(Section { found: Found::Encoder(encoders), .. }) => encoders

@@ -21,7 +21,7 @@ pub(super) const ALL: [(&str, &str); 4] = [
     ("gpu-timeline.svg", "what the host does for the next batch while the GPU computes one"),
 ];
 
-/// Draws them into the folder `out`; what was not measured is not drawn.
+/// Draws the pictures into the folder `out`. What was not measured is not drawn.
 ///
 /// # Errors
 /// When a file cannot be written.
@@ -51,7 +51,7 @@ mod tests {
             assert!(wide.contains(words), "{words}: {wide}");
         }
         assert_eq!(wide.matches("turbo ").count(), 4 * 3, "{wide}");
-        // the points, and a legend of two in each panel
+        // the points, and two in the legend of each panel
         let points = crate::figures::gpu::rows::reductions().len();
         assert_eq!(reductions.matches("<circle").count(), points + 2 * 2, "{reductions}");
         assert!(encoder.contains("5 to 500 tokens, bf16") && encoder.contains("compiled"), "{encoder}");

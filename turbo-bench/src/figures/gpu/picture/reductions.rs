@@ -1,4 +1,4 @@
-//! How much faster rows are reduced together: Figure 5.
+//! How much faster rows are when they are reduced together: Figure 5.
 
 use super::super::{Dtype, Findings, Found, Operation, Section, goals};
 use crate::figures::svg::{Anchor, Font, Pen, QUIET, Svg};
@@ -12,10 +12,10 @@ const BOTTOM: f64 = 52.0;
 /// Types, and their colours.
 const DTYPES: [(Dtype, &str); 2] = [(Dtype::F32, "#d97a1e"), (Dtype::Bf16, "#0b62c4")];
 
-/// A point: values of all rows, and how many times longer the classical reduction takes than turbo.
+/// A point: the values of all rows, and how many times longer the classical reduction takes than turbo.
 type Point = (f64, f64);
 
-/// A panel for softmax and one for layer norm.
+/// Draws a panel for softmax and one for layer norm.
 pub(super) fn draw(findings: &Findings) -> String {
     let width = LEFT + PLOT.0 + RIGHT;
     let mut svg = Svg::new(2.0 * width, TOP + PLOT.1 + BOTTOM);

@@ -6,19 +6,19 @@ use crate::figures::svg::{Anchor, Font, Pen, Svg};
 const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 32.0;
-/// Tops of the two lanes, and where the axis is.
+/// Tops of the two lanes, and the place of the axis.
 const HOST: f64 = 88.0;
 const GPU: f64 = 136.0;
 const AXIS: f64 = 180.0;
 const LANE: f64 = 30.0;
 const BOTTOM: f64 = 44.0;
-/// Most steps of the axis.
+/// The most steps of the axis.
 const STEPS: u64 = 12;
 
-/// Batches alternate; what is not certain is pale.
+/// Colours, which alternate from batch to batch; uncertain times are pale.
 const COLOURS: [(&str, &str); 2] = [("#0b62c4", "#9dc1e8"), ("#d97a1e", "#f2cba6")];
 
-/// A lane for the host and one for the GPU.
+/// Draws a lane for the host and one for the GPU.
 pub(super) fn draw(findings: &Findings) -> String {
     let mut svg = Svg::new(WIDTH, AXIS + BOTTOM);
     if let Some(Section { found: Found::Encoder(encoders), .. }) = section(findings, "encoder")
@@ -61,7 +61,7 @@ fn lanes(svg: &mut Svg, timeline: &Timeline) {
     }
 }
 
-/// Microseconds between two marks of the axis: 1, 2 or 5 times a power of ten, so that there are [`STEPS`] at most.
+/// Microseconds between two marks of the axis: 1, 2 or 5 times a power of ten, such that there are at most [`STEPS`].
 fn step(end: u64) -> usize {
     let mut steps = (0..).flat_map(|power| [1, 2, 5].map(|it| it * 10_u64.pow(power)));
     steps.find(|step| end / step <= STEPS).expect("they grow beyond everything") as usize
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!([1, 12, 13, 900, 13_000, 65_000].map(step), [1, 1, 2, 100, 2000, 10_000]);
     }
 
-    /// The sample's 3 batches end at 300 µs, on 1104 pixels.
+    /// The sample's 3 batches end at 300 µs, and the axis has 1104 pixels.
     #[test]
     fn bars_are_where_the_times_are() {
         let picture = draw(&sample::findings());
@@ -91,7 +91,7 @@ mod tests {
         ] {
             assert!(picture.contains(bar), "{bar} is not in\n{picture}");
         }
-        // four to a batch, and the ground
+        // four for each batch, and the background
         assert_eq!(picture.matches("<rect").count(), 4 * 3 + 1, "{picture}");
         assert!(picture.contains(">0.1 ms</text>") && !picture.contains(">0.4 ms</text>"), "{picture}");
     }

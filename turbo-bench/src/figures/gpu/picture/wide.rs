@@ -1,4 +1,4 @@
-//! Shares of the bandwidth of a copy.
+//! Shares of a copy's bandwidth that operations reach.
 
 use super::{
     super::{Findings, Found, Section, goals::section},
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::figures::verdict::Kind;
 
-/// A panel for each operation and type.
+/// Draws a panel for each operation and type.
 pub(super) fn draw(findings: &Findings) -> String {
     let panels = match section(findings, "rows") {
         Some(Section { found: Found::Rows { wide, .. }, ceilings: Some(ceilings), .. }) => wide
