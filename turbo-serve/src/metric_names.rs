@@ -1,9 +1,9 @@
-//! Names of every metric the server reports: one list, so that dashboards, engine and protocols agree.
+//! The names of all metrics that the server reports: one list, so that dashboards, engine and protocols agree.
 //!
-//! The names, labels and units are those of text-embeddings-inference: dashboards made for it work unchanged. Names
+//! Names, labels and units are those of text-embeddings-inference, so that dashboards made for it work unchanged. Names
 //! that it does not have begin with `turbo_`. `docs/metrics.md` documents them for operators. Durations are in seconds,
-//! queue and batch sizes in requests' inputs, lengths in tokens. A *request* is one call of a client; an *input* is one
-//! sequence of that call.
+//! queue and batch sizes in inputs, lengths in tokens. A *request* is one call of a client; an *input* is one sequence
+//! of that call.
 //!
 //! | recorded by | metrics |
 //! |---|---|
@@ -20,18 +20,18 @@ pub const REQUEST_COUNT: &str = "te_request_count";
 pub const REQUEST_SUCCESS: &str = "te_request_success";
 /// Counter, label `err` (see [`failure`]): requests that failed.
 pub const REQUEST_FAILURE: &str = "te_request_failure";
-/// Histogram, seconds: from the parsed request to the finished answer, whenever its client takes it.
+/// Histogram, seconds: from the parsed request to the finished answer, whether or not its client has taken it.
 pub const REQUEST_DURATION: &str = "te_request_duration";
-/// Histogram, seconds: mean tokenization time of a request's inputs.
+/// Histogram, seconds: the mean time in which a request's inputs were tokenized.
 pub const REQUEST_TOKENIZATION_DURATION: &str = "te_request_tokenization_duration";
-/// Histogram, seconds: mean time that a request's inputs waited for their batch.
+/// Histogram, seconds: the mean time for which a request's inputs waited for their batch.
 pub const REQUEST_QUEUE_DURATION: &str = "te_request_queue_duration";
-/// Histogram, seconds: mean time that the model spent on the batches of a request's inputs.
+/// Histogram, seconds: the mean time that the model spent on the batches of a request's inputs.
 pub const REQUEST_INFERENCE_DURATION: &str = "te_request_inference_duration";
 /// Histogram, tokens: length of an input after truncation.
 pub const REQUEST_INPUT_LENGTH: &str = "te_request_input_length";
 
-/// Names of what is counted per input, all of which begin with the task's word.
+/// Names of the metrics that are recorded per input; each has the task's word in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskNames {
     /// Counter: inputs received.
@@ -48,7 +48,7 @@ pub struct TaskNames {
     pub inference_duration: &'static str,
 }
 
-/// Of models that give vectors, dense or sparse.
+/// Metrics of models that give vectors, dense or sparse.
 pub const EMBED: TaskNames = TaskNames {
     count: "te_embed_count",
     success: "te_embed_success",
@@ -58,7 +58,7 @@ pub const EMBED: TaskNames = TaskNames {
     inference_duration: "te_embed_inference_duration",
 };
 
-/// Of models that give scores: of labels, of words, of the places of an answer.
+/// Metrics of models that give scores: of labels, of words, or of the places of an answer.
 pub const PREDICT: TaskNames = TaskNames {
     count: "te_predict_count",
     success: "te_predict_success",
@@ -75,20 +75,20 @@ pub const BATCH_NEXT_SIZE: &str = "te_batch_next_size";
 /// Histogram, tokens: total tokens of a batch sent to the model.
 pub const BATCH_NEXT_TOKENS: &str = "te_batch_next_tokens";
 
-/// Counter, label [`TIER`]: inputs whose answer was found there.
+/// Counter, label [`TIER`]: inputs whose answer was found in that tier.
 pub const CACHE_HITS: &str = "turbo_cache_hits";
 /// Counter: inputs that had to be computed.
 pub const CACHE_MISSES: &str = "turbo_cache_misses";
-/// Counter: inputs that were answered with what was being computed for another one.
+/// Counter: inputs that were answered with the result of a computation already under way for another one.
 pub const CACHE_SHARED: &str = "turbo_cache_shared";
 /// Counter, label [`TIER`]: answers evicted to make room for others.
 pub const CACHE_EVICTIONS: &str = "turbo_cache_evictions";
-/// Gauge, bytes, label [`TIER`]: what the cache takes, keys and tables counted.
+/// Gauge, bytes, label [`TIER`]: the size of the cache, including keys and tables.
 pub const CACHE_BYTES: &str = "turbo_cache_bytes";
 /// Gauge, label [`TIER`]: answers that are kept.
 pub const CACHE_ENTRIES: &str = "turbo_cache_entries";
 
-/// Counter, label [`TIER`]: answers that were not written there: the tier was too slow, or could not be used.
+/// Counter, label [`TIER`]: answers that were not written to that tier, because it was too slow or could not be used.
 pub const CACHE_UNWRITTEN: &str = "turbo_cache_unwritten";
 
 /// Label of the response cache's metrics.
@@ -103,15 +103,15 @@ pub mod tier {
     pub const REDIS: &str = "redis";
 }
 
-/// Histogram, 0 to 1: how full a batch is, in tokens or in inputs, whichever is fuller.
+/// Histogram, 0 to 1: how full a batch is, in tokens or in inputs, whichever is the greater.
 pub const BATCH_FILL: &str = "turbo_batch_fill";
-/// Histogram: a batch's predicted cost relative to what it took: the error as a fraction of the latter.
+/// Histogram: the error of a batch's predicted cost, as a fraction of what the batch took.
 pub const BATCH_COST_ERROR: &str = "turbo_batch_cost_error";
-/// Gauge: the median of the last hundred of these.
+/// Gauge: the median of the last hundred of these errors.
 pub const BATCH_COST_ERROR_MEDIAN: &str = "turbo_batch_cost_error_median";
 
 /// Counter, label [`REASON`]: requests that were not admitted. Requests that wait for room, such as the messages of a
-/// stream, are not among them.
+/// stream, do not count.
 pub const ADMISSION_REFUSALS: &str = "turbo_admission_refusals";
 /// Label of [`ADMISSION_REFUSALS`].
 pub const REASON: &str = "reason";
@@ -131,9 +131,9 @@ pub const DEADLINE_MISSES: &str = "turbo_deadline_misses";
 pub const OUTCOME: &str = "outcome";
 /// Values of the label [`OUTCOME`].
 pub mod outcome {
-    /// Given up: its deadline passed, or is sooner than its batch alone would take.
+    /// Given up: the deadline passed, or left less time than the request takes alone.
     pub const EXPIRED: &str = "expired";
-    /// Answered after its deadline, be it the client's or the server's promise.
+    /// Answered after its deadline, whether the client set it or the server promised it.
     pub const LATE: &str = "late";
 }
 
@@ -144,15 +144,15 @@ pub const PRIORITY_DURATION: &str = "turbo_priority_duration";
 /// Label of metrics by priority class: `low`, `normal` or `high`.
 pub const PRIORITY: &str = "priority";
 
-/// Gauge, bytes, label [`BATCH`]: what the memory plan of a batch takes.
+/// Gauge, bytes, label [`BATCH`]: the memory plan of a batch.
 pub const PLANNED_BYTES: &str = "turbo_planned_bytes";
 /// Label of [`PLANNED_BYTES`].
 pub const BATCH: &str = "batch";
 /// Values of the label [`BATCH`].
 pub mod batch {
-    /// The largest that may come up: memory is reserved for it.
+    /// The largest possible batch: memory is reserved for it.
     pub const LARGEST: &str = "largest";
-    /// The last one, updated at most once a second, for planning takes longer than counting.
+    /// The last batch; updated at most once a second, because planning takes longer than counting.
     pub const LAST: &str = "last";
 }
 
@@ -168,19 +168,19 @@ pub mod of {
     pub const ACTIVATIONS: &str = "activations";
 }
 
-/// Gauge, bytes: what the server holds of bodies that are arriving or whose requests are not answered yet.
+/// Gauge, bytes: bodies that the server holds because they are arriving or their requests are not answered yet.
 pub const BODY_BYTES: &str = "turbo_body_bytes";
-/// Gauge, bytes: what it holds of answers that their clients have not taken yet.
+/// Gauge, bytes: answers that the server holds because their clients have not taken them yet.
 pub const ANSWER_BYTES: &str = "turbo_answer_bytes";
 
 /// Gauge, bytes: memory of the process, under the name that Prometheus' own clients use; where the system reports it.
 pub const PROCESS_RESIDENT_MEMORY: &str = "process_resident_memory_bytes";
 
-/// Label of every metric of a model, if a server has several: `name/version`. Failures that clients receive have none,
-/// for many of them concern no model.
+/// Label of every metric of a model, if a server has several: `name/version`. Failures that clients receive do not have
+/// it, because many of them concern no model.
 pub const MODEL: &str = "model";
 
-/// These labels, and [`MODEL`] where there is one.
+/// These labels, and [`MODEL`] if there is one.
 pub(crate) fn labels<const N: usize>(
     model: Option<&str>,
     others: [(&'static str, &'static str); N],
@@ -195,7 +195,7 @@ pub const METHOD: &str = "method";
 pub mod method {
     /// `inputs` was one text or one list of ids.
     pub const SINGLE: &str = "single";
-    /// `inputs` was a list of them.
+    /// `inputs` was a list of texts or of lists of ids.
     pub const BATCH: &str = "batch";
 }
 
@@ -205,7 +205,7 @@ pub const ERR: &str = "err";
 pub mod failure {
     /// The tokenizer refused a text.
     pub const TOKENIZATION: &str = "tokenization";
-    /// No free slots, or the deadline cannot be met.
+    /// No slots are free, or the deadline cannot be met.
     pub const OVERLOADED: &str = "overloaded";
     /// The deadline has passed.
     pub const EXPIRED: &str = "expired";

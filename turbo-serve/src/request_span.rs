@@ -41,7 +41,7 @@ pub(crate) async fn around<F: Future<Output = Response>>(
     answer: impl FnOnce(Request) -> F,
 ) -> Response {
     let id = request.headers_mut().entry(REQUEST_ID).or_insert_with(new_id).clone();
-    // Creating a span formats its fields, for every request: so only if a subscriber is interested.
+    // Creating a span formats its fields for every request, so this happens only if a subscriber is interested.
     let span = tracing::debug_span!(
         "request",
         otel.name = %Name(&request),
@@ -127,7 +127,7 @@ pub(crate) fn took(model: &str, usage: &Usage) {
         .record("inference_us", micros(timings.inference));
 }
 
-/// An id that is unique in this process, and hardly repeats in another.
+/// An id that is unique in this process, and unlikely to repeat in another.
 fn new_id() -> HeaderValue {
     static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
     static REQUESTS: AtomicU64 = AtomicU64::new(0);
@@ -156,7 +156,7 @@ fn follow(span: &Span, headers: &HeaderMap) {
 
     if !span.is_disabled() && headers.contains_key("traceparent") {
         let parent = TraceContextPropagator::new().extract(&Headers(headers));
-        // An error says that spans are not exported.
+        // An error means that spans are not exported.
         let _ = span.set_parent(parent);
     }
 }

@@ -134,7 +134,7 @@ fn a_long_text_is_cut_or_refused() {
     ));
 }
 
-/// What is not computed does not count, be it for a client or for what batches are predicted to take.
+/// What is not computed is not counted, neither for a client nor in the predicted cost of a batch.
 #[test]
 fn padding_at_the_end_of_what_a_decoder_classifies_is_no_part_of_its_batch() {
     let cpu = Cpu::new(CpuOptions::default()).unwrap();

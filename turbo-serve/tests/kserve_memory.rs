@@ -1,5 +1,5 @@
-//! What a hostile request of KServe's protocol makes a server allocate grows with its bytes, by a small factor; and what is
-//! filled up does not wait.
+//! The memory that a hostile request of KServe's protocol makes a server allocate is at most a small multiple of its
+//! bytes; and padded tensors do not wait.
 //!
 //! A test of its own, because it counts every byte that the process has allocated.
 #![allow(unsafe_code)]
@@ -31,11 +31,11 @@ use turbo_serve::{
     http::{HttpOptions, Metrics, router},
 };
 
-/// About the bytes of each request.
+/// Approximate bytes of each request.
 const SIZE: usize = 1 << 20;
-/// How much of that there may be at a time, the request itself not counted.
+/// Most bytes allocated at a time per byte of a request, the request itself not counted.
 const FACTOR: usize = 24;
-/// What routing, a runtime and the engine's own threads take meanwhile.
+/// What routing, a runtime and the engine's own threads allocate meanwhile.
 const BESIDE: usize = 256 << 10;
 
 /// Held by the test that counts.
@@ -57,7 +57,7 @@ fn routes(engine: &Engine) -> Router {
     router(engine, metrics, options).merge(services)
 }
 
-/// So many of the same, with commas between.
+/// As many copies of an item as fill a request, with commas between.
 fn list(item: &str) -> String {
     let mut list = format!("{item},").repeat(SIZE / (item.len() + 1));
     list.pop();
@@ -130,7 +130,7 @@ fn what_a_request_takes_is_its_size_times_a_small_factor() {
     }
 }
 
-/// Has this request answered and measures what that takes at a time, its own bytes not counted.
+/// Has this request answered and measures the most that this takes at a time, its own bytes not counted.
 #[track_caller]
 fn check(routes: &Router, runtime: &Runtime, what: &str, request: impl Fn() -> Request<Body>) {
     let request = request();
@@ -149,7 +149,7 @@ fn check(routes: &Router, runtime: &Runtime, what: &str, request: impl Fn() -> R
 fn what_is_filled_up_is_written_at_once() {
     const REQUESTS: usize = 32;
     const INPUTS: usize = 64;
-    /// All inputs of a request as the longest, which is cut to 48 tokens of 32 values.
+    /// All inputs of a request padded to the longest, which is cut to 48 tokens of 32 values.
     const FILLED: usize = INPUTS * 48 * 32 * size_of::<f32>();
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let engine = start(&EngineConfig {

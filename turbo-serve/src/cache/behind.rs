@@ -1,8 +1,8 @@
 //! A store behind memory, and its two threads: one reads, one writes.
 //!
 //! Lookups are asynchronous and call back; writes are queued, and the caller never waits. One read takes all lookups
-//! that have come since the last one, so a store that is slow per read is read once for many. The bytes that wait to be
-//! written are bounded: answers beyond that are not written.
+//! that have arrived since the last read, so a store that is slow per read is read once for many. The bytes that wait
+//! to be written are bounded: answers beyond the bound are not written.
 
 use std::{
     mem,
@@ -24,10 +24,10 @@ use super::{
 };
 use crate::metric_names as names;
 
-/// Keeps answers. Both calls may block, and neither fails: an answer that is not found is computed, one that is not
-/// written is lost.
+/// A store of answers. Both calls may block, and neither fails: an answer that is not found is computed, and an answer
+/// that is not written is lost.
 pub(super) trait Store: Send + Sync + 'static {
-    /// The answers that it has of `wanted`, in the same order.
+    /// The answers to `wanted`, in the same order; `None` where it has none.
     fn get(&self, wanted: &[Wanted]) -> Vec<Option<Found>>;
 
     /// Writes answers, the oldest first; returns how many were written.
@@ -37,14 +37,14 @@ pub(super) trait Store: Send + Sync + 'static {
 /// An answer that was found.
 pub(super) struct Found {
     pub values: Values,
-    /// Whether it has to be written again, or else will soon be removed.
+    /// Whether it has to be written again, because it will soon be removed where it was found.
     pub renew: bool,
 }
 
-/// Called with the answers found, on the reading thread, which has other callers to serve.
+/// Called with the answers found, on the reading thread. It should return soon: other callers wait for that thread.
 pub(super) type Callback = Box<dyn FnOnce(Vec<Option<Values>>) + Send>;
 
-/// A read takes no more lookups once it has this many answers, so that the first caller does not wait for the last.
+/// A read takes no more lookups once it has this many keys, so that the first caller does not wait for the last.
 const LOOK: usize = 1024;
 /// Time between two checks whether the threads have ended.
 const ENDED: Duration = Duration::from_millis(1);
@@ -73,7 +73,7 @@ struct Waiting {
 #[derive(Default)]
 struct Answers {
     list: Vec<(Key, Values)>,
-    /// Bytes of these, and of those that are being written.
+    /// Bytes of the answers in the list, and of those that are being written.
     bytes: usize,
     stopping: bool,
 }
@@ -108,7 +108,7 @@ impl Behind {
         self.tier
     }
 
-    /// Looks for `wanted`, and calls back: at once, with nothing, after [`Behind::stop`].
+    /// Looks for `wanted`, and calls back. After [`Behind::stop`] it calls back at once, with nothing found.
     pub(super) fn look(&self, wanted: Vec<Wanted>, callback: Callback) {
         let ask = Ask { wanted, callback };
         let refused = match &*lock(&self.asks) {
@@ -120,17 +120,17 @@ impl Behind {
         }
     }
 
-    /// Queues an answer to be written, if it fits.
+    /// Queues an answer to be written, if there is room in the queue.
     pub(super) fn put(&self, key: Key, values: Values) {
         self.waiting.push(key, values);
     }
 
-    /// Finishes the queued lookups and writes, and ends the threads; writes that have not begun at `end` are discarded.
+    /// Finishes the queued lookups and writes, and ends the threads. Writes that have not begun by `end` are discarded.
     /// Later lookups find nothing, and later answers are not written.
     pub(super) fn close(&self, end: Instant) {
         self.stop();
         let threads = mem::take(&mut *lock(&self.threads));
-        // The last handle to a cache may be dropped on one of its own threads.
+        // This may run on one of the cache's own threads, if the last handle is dropped there.
         let others = threads.iter().filter(|it| it.thread().id() != thread::current().id());
         for other in others {
             while !other.is_finished() && Instant::now() < end {
@@ -183,13 +183,13 @@ impl Waiting {
         self.changed.notify_all();
     }
 
-    /// Waits for an answer to write, and up to `gather` for more; returns them, and the bytes counted for them. `None`
-    /// when all are written and no more will come.
+    /// Waits for an answer to write, then up to `gather` for more; returns the answers, and the bytes counted for them.
+    /// `None` when all are written and no more will come.
     fn take(&self, gather: Duration) -> Option<(Vec<(Key, Values)>, usize)> {
         let idle = |answers: &mut Answers| answers.list.is_empty() && !answers.stopping;
         let answers = lock(&self.answers);
         let answers = self.changed.wait_while(answers, idle).unwrap_or_else(PoisonError::into_inner);
-        // Once half of the room is taken, write at once.
+        // Once half of the room is taken, they are written at once.
         let growing = |answers: &mut Answers| !answers.stopping && answers.bytes < self.most_bytes / 2;
         let gathered = self.changed.wait_timeout_while(answers, gather, growing);
         let (mut answers, _) = gathered.unwrap_or_else(PoisonError::into_inner);

@@ -5,12 +5,12 @@
 //! answers-8.redb   current  written, until it has grown to a quarter of the bytes
 //! ```
 //!
-//! Then the older one is removed, the current one becomes the older one, and a new one is begun. So answers that are
+//! Then the older file is removed, the current one becomes the older one, and a new one is begun. So answers that are
 //! asked for again stay, others go with their generation, and nothing is ever deleted inside a file. A file grows by
-//! doubling: from a quarter of the bytes it may come to a half, and two halves are all there is.
+//! doubling: a file of a quarter of the bytes may grow to half of them, and two such halves are all of them.
 //!
-//! One process at a time uses a folder (`lock`). A damaged file is set aside (`answers.damaged`, the last one only).
-//! After an error of the system all files are closed, and opened again after a while; meanwhile nothing is found there,
+//! One process at a time uses a folder (`lock`). A damaged file is set aside (`answers.damaged`, only the last one).
+//! After an error of the system all files are closed, and opened again after a while. Meanwhile nothing is found there,
 //! and serving goes on.
 
 use std::{
@@ -31,11 +31,11 @@ use super::{
 };
 use crate::metric_names::tier;
 
-/// A generation ends when its file has more than one part in so many of the bytes.
+/// A generation ends when its file has more than one part in this many of the bytes.
 const FULL: u64 = 4;
-/// One commit needs at most one part in so many of the bytes: so a file never doubles past half of them.
+/// One commit needs at most one part in this many of the bytes, so that a file never doubles past half of them.
 const COMMIT: u64 = 8;
-/// Time after an error of the system until the files are opened again.
+/// The time from an error of the system until the files are opened again.
 const RETRY: Duration = Duration::from_secs(60);
 
 const DAMAGED: &str = "answers.damaged";
@@ -48,10 +48,10 @@ pub(super) struct Folder {
     generations: RwLock<Generations>,
     /// Held while a generation is ended.
     ending: Mutex<()>,
-    /// When files that could not be used are opened again; `None` once answers were written to them.
+    /// When files that could not be used are opened again; `None` once answers were written again.
     retry_at: Mutex<Option<Instant>>,
     metrics: HeldMetrics,
-    /// Locked as long as it is open.
+    /// Locked for as long as it is open.
     _lock: File,
 }
 
@@ -76,14 +76,14 @@ pub(super) enum FolderError {
 }
 
 impl Folder {
-    /// The least bytes that are of use.
+    /// The fewest bytes that are of use.
     pub(super) const LEAST_BYTES: u64 = 1 << 20;
 
-    /// Opens the folder `dir`, created if missing, for files of `bytes` at most together. Their pages take `page_cache`
+    /// Opens the folder `dir`, created if missing, for files of at most `bytes` together. Their pages take `page_cache`
     /// bytes of memory.
     ///
     /// # Errors
-    /// [`FolderError`]: another process uses it, or the system or a file does not let it be used.
+    /// [`FolderError`]: another process uses the folder, or it or one of its files cannot be used.
     pub(super) fn open(dir: &Path, bytes: u64, page_cache: usize) -> Result<Self, FolderError> {
         make(dir)?;
         let lock = File::options().create(true).truncate(false).write(true).open(dir.join("lock"))?;
@@ -129,7 +129,7 @@ impl Folder {
         }
         let mut opened = opened.into_iter();
         (generations.current, generations.older) = (opened.next(), opened.next());
-        // The limit may have been larger at the last start.
+        // Files may be too large, since the limit may have been larger at the last start.
         for slot in [&mut generations.older, &mut generations.current] {
             if slot.as_ref().is_some_and(|generation| generation.bytes() > self.bytes / 2) {
                 remove(slot.take())?;
@@ -168,9 +168,9 @@ impl Folder {
         begun.map_err(|(Trouble::Damaged(why) | Trouble::Failed(why))| why)
     }
 
-    /// Begins another file if the current one is full. While files cannot be used there is no current one.
+    /// Begins another file if the current one is full. While files cannot be used, there is no current one.
     ///
-    /// Files are removed and made while nothing is locked: lookups do not wait for the disk.
+    /// Files are removed and created while nothing is locked, so that lookups do not wait for the disk.
     fn end_generation(&self) -> Result<(), String> {
         let _alone = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
         let mut generations = self.write();
@@ -197,7 +197,7 @@ impl Folder {
         let aside = self.dir.join(DAMAGED);
         tracing::warn!(file = %file.display(), why, aside = %aside.display(), "a file of answers is damaged: it is set aside");
         if fs::rename(file, &aside).is_err() {
-            // If it cannot be removed either, the next start finds it again.
+            // If it cannot be removed either, the next start finds it damaged again.
             drop(fs::remove_file(file));
         }
     }
@@ -256,7 +256,7 @@ impl Folder {
         }
     }
 
-    /// How many of `answers` go into one commit: one at least.
+    /// How many of `answers` go into one commit; at least one.
     fn at_once(&self, answers: &[(Key, Values)]) -> usize {
         let mut cost = 0;
         let mut fits = |(_, values): &(Key, Values)| {
@@ -296,7 +296,7 @@ impl Folder {
         self.retry_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    // Panics of the database are caught where it is called, so these locks are not poisoned half-way.
+    // Panics of the database are caught where it is called, so no lock is poisoned half-way through a change.
     fn read(&self) -> RwLockReadGuard<'_, Generations> {
         self.generations.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -345,7 +345,7 @@ impl Store for Folder {
         while let Some((_, first)) = rest.first() {
             let now;
             (now, rest) = rest.split_at(self.at_once(rest));
-            // A larger answer could make its file grow past half of the bytes.
+            // A larger answer could make the file grow past half of the bytes.
             let fits = Generation::cost(first.len()) <= self.bytes / COMMIT;
             if fits && self.commit(now) {
                 written += now.len();
@@ -356,7 +356,7 @@ impl Store for Folder {
     }
 }
 
-/// Creates the folder `dir` if missing, readable by its user only: rows tell much about their texts.
+/// Creates the folder `dir` if missing, readable only by its owner: rows reveal much about their texts.
 fn make(dir: &Path) -> io::Result<()> {
     dir.parent().map_or(Ok(()), fs::create_dir_all)?;
     let mut folder = fs::DirBuilder::new();

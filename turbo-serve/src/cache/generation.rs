@@ -1,4 +1,4 @@
-//! One file of answers: a `redb` database, which keeps what was committed through a crash at any moment.
+//! One file of answers: a `redb` database, whose commits survive a crash at any moment.
 
 use std::{
     fs,
@@ -17,10 +17,10 @@ use super::{
 
 const ANSWERS: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("answers 1");
 
-/// A file of answers that is first written and read, then only read, then removed as a whole.
+/// A file of answers: at first it is written and read, later only read, and finally removed as a whole.
 pub(super) struct Generation {
     file: PathBuf,
-    /// `None` while it is being closed.
+    /// `None` only while it is being closed.
     database: Option<Database>,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Generation {
 pub(super) enum Trouble {
     /// Its content is not what was written.
     Damaged(String),
-    /// The system does not let it be read or written.
+    /// The system failed to read or write it.
     Failed(String),
 }
 
@@ -60,7 +60,7 @@ impl Generation {
         guarded(|| Ok(self.database().begin_read()?.open_table(ANSWERS)?.len()?)).unwrap_or(0)
     }
 
-    /// The answers that it has of `wanted`, in the same order.
+    /// The answers to `wanted`, in the same order; `None` where it has none.
     pub(super) fn get(&self, wanted: &[Wanted]) -> Result<Vec<Option<Values>>, Trouble> {
         let found = guarded(|| {
             let table = self.database().begin_read()?.open_table(ANSWERS)?;
@@ -77,7 +77,7 @@ impl Generation {
     pub(super) fn put(&self, answers: &[(Key, Values)]) -> Result<(), Trouble> {
         guarded(|| {
             let mut writing = self.database().begin_write()?;
-            // Then opening after a crash need not read the whole file.
+            // With this, opening the file after a crash need not read all of it.
             writing.set_quick_repair(true);
             {
                 let mut table = writing.open_table(ANSWERS)?;
@@ -94,7 +94,7 @@ impl Generation {
     }
 
     /// Most bytes of a file that an answer of `values` values may need: its own page, rounded up to a power of two as
-    /// pages are, and copies of the pages on the path to it.
+    /// all pages are, and copies of the pages on the path to it.
     pub(super) fn cost(values: usize) -> u64 {
         const PAGE: u64 = 4096;
         ((values * size_of::<f32>()) as u64 + PAGE).next_power_of_two() + 3 * PAGE
@@ -116,7 +116,7 @@ impl Drop for Generation {
     }
 }
 
-/// Does work that a damaged file may make fail or panic.
+/// Does work on a file; if the file is damaged, the work may fail or panic.
 fn guarded<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Trouble> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(done)) => Ok(done),

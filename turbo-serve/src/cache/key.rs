@@ -1,9 +1,10 @@
 //! The keys of answers.
 //!
-//! In: all that the rows of one input depend on. Out: a [`Key`], 256 bits of SHA-256 over an unambiguous encoding of
-//! it. The ids themselves are not kept, so two inputs with one key would get one answer. Among `n` inputs, some two
-//! have the same key by chance with a probability below `n² / 2^257`: for 2^64 inputs, a thousand million each second
-//! for five hundred years, that is 2^-129. To force it takes a collision of SHA-256, of which none is known.
+//! In: everything that the rows of one input depend on. Out: a [`Key`], the 256 bits of SHA-256 over an unambiguous
+//! encoding of that. The ids themselves are not kept, so two inputs with one key would get one answer. Among `n`
+//! inputs, the probability that any two have the same key by chance is below `n² / 2^257`: for 2^64 inputs, a thousand
+//! million a second for five hundred years, that is 2^-129. Forcing it takes a collision of SHA-256, of which none is
+//! known.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -29,10 +30,10 @@ impl Key {
     }
 }
 
-/// One model on one kind of device: the same ids have the same answer within it, and only there.
+/// One model on one kind of device: equal ids have equal answers within a scope, and only there.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    /// Has hashed the part that all of its keys share.
+    /// The state of the hash after the part that all of its keys share.
     begun: Sha256,
     lasting: bool,
 }
@@ -71,7 +72,7 @@ impl Scope {
     }
 }
 
-/// Hashes a piece after its length, so that where it ends is part of the hash.
+/// Hashes a piece, preceded by its length: so the hash depends on where the piece ends.
 fn add(to: &mut Sha256, piece: &[u8]) {
     to.update((piece.len() as u64).to_le_bytes());
     to.update(piece);

@@ -5,14 +5,15 @@
 //! | tables (⅛)  | values                                             | one more value
 //! ```
 //!
-//! The memory of a cache beside its values is easily forgotten: tables double as they grow, old and new at once for a
-//! moment, and never shrink. So they are allocated at start, for as many answers as there may ever be: [`Memory::open`]
-//! gives them an eighth of the budget, and a small answer counts as its share of the rest. The last piece is for the
-//! copy of a value that is being inserted, before others are evicted for it.
+//! The memory that a cache takes in addition to its values is easily forgotten: tables double as they grow, with the
+//! old and the new one in memory for a moment, and never shrink. So they are allocated at start, for as many answers as
+//! there may ever be: [`Memory::open`] gives them an eighth of the budget, and an answer counts at least as one entry's
+//! share of the rest. The last piece is for the copy of a value that is being inserted, before others are evicted for
+//! it.
 //!
-//! `quick_cache` evicts while it inserts, under the same lock, so the bound holds after every call; it resists scans of
-//! keys that are asked for once, and lookups run concurrently. (`moka`, which is better known, queues insertions until
-//! its maintenance runs, as it documents: it exceeds its bound in between.)
+//! `quick_cache` evicts while it inserts, under the same lock, so the bound holds after every call. It resists scans of
+//! keys that are asked for only once, and lookups run concurrently. (`moka`, which is better known, queues insertions
+//! until its maintenance runs, as it documents: it exceeds its bound in between.)
 
 use std::{
     collections::hash_map::RandomState,
@@ -26,25 +27,26 @@ use super::Key;
 /// The rows of one answer, as the model leaves them.
 pub(super) type Values = Arc<[f32]>;
 
-/// The tables' share of the budget: one part in so many.
+/// The tables' share of the budget: one part in this many.
 const TABLES: usize = 8;
-/// The largest answer that is kept: one part in so many of the budget. A larger one would evict many others.
+/// The largest answer that is kept: one part in this many of the budget. A larger one would evict many others.
 const LARGEST: usize = 64;
-/// Bytes reserved for the hash map, in sizes of the present one. A map more than half full doubles once removed entries
-/// have left tombstones everywhere, old and new at once for a moment; after that it is less than half full.
+/// Bytes reserved for the hash map, in multiples of its present size. A map more than half full doubles once removed
+/// entries have left tombstones everywhere, and the old and the new one are in memory for a moment; after that it is
+/// less than half full.
 const MAPS: usize = 3;
 
 /// Answers in memory, within a budget of bytes.
 pub(super) struct Memory {
     held: RwLock<Held>,
-    /// One insertion at a time: each needs the last piece of the budget for its copy.
+    /// Allows one insertion at a time: each needs the last piece of the budget for its copy.
     inserting: Mutex<()>,
     largest: usize,
 }
 
 struct Held {
     answers: Answers,
-    /// Bytes of its slots, which are all allocated at start.
+    /// Bytes of the slots, all of which are allocated at start.
     slot_bytes: usize,
     value_bytes: usize,
 }
@@ -85,8 +87,8 @@ impl Memory {
         heap_bytes(values) <= self.largest
     }
 
-    /// Holds a copy of `values` under `key`, unless that key is held already, and evicts others for it; `None` if it is
-    /// too large.
+    /// Holds a copy of `values` under `key`, unless that key is held already, and evicts others for it; `None` if the
+    /// copy is too large.
     pub(super) fn insert(&self, key: Key, values: &[f32]) -> Option<Inserted> {
         if !self.holds(values.len()) {
             return None;
@@ -144,7 +146,7 @@ fn tables(entries: usize, bytes: usize) -> (Answers, usize) {
         .expect("both capacities are set");
     let weight = Weight { least: bytes.div_ceil(entries.max(1)) as u64 };
     let mut answers = unsync::Cache::with_options(options, weight, RandomState::new(), Evict);
-    // It remembers the keys of half as many evicted answers, too; and an answer is inserted before another is evicted.
+    // It also remembers the keys of half as many evicted answers, and inserts an answer before it evicts another.
     let slots = entries + entries / 2 + 2;
     answers.reserve(entries + 2);
     (answers, slots * slot_bytes())
@@ -164,8 +166,7 @@ pub(super) fn heap_bytes(values: usize) -> usize {
     (COUNTERS + values * size_of::<f32>() + size_of::<usize>()).next_multiple_of(ALLOCATOR)
 }
 
-/// The share of the budget that an answer counts as: its bytes, or its share for its place in the tables if that is
-/// more.
+/// The weight of an answer: its bytes, or one entry's share of the budget for values if that is more.
 #[derive(Clone)]
 struct Weight {
     least: u64,
@@ -177,7 +178,7 @@ impl Weighter<Key, Values> for Weight {
     }
 }
 
-/// Drops what is evicted where it happens, and counts it.
+/// Drops evicted answers at once, and counts them.
 #[derive(Clone)]
 struct Evict;
 

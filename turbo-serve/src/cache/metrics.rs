@@ -1,4 +1,4 @@
-//! The metrics of a place where answers are kept. Handles are made once: an insertion has no lookup by name.
+//! The metrics of a place where answers are kept. Handles are made once, so that no insertion looks one up by name.
 
 use metrics::{Counter, Gauge, counter, gauge};
 

@@ -1,8 +1,8 @@
 //! The response cache: the same input is not computed again.
 //!
-//! In: the [`Key`] of an input (the model, its ids, the kind of rows that are wanted). Out: the rows as the model left
-//! them, bit for bit, or nothing. Later steps on the rows (cut, normalise) are not in the key, so requests that differ
-//! in them share an answer.
+//! In: the [`Key`] of an input (over the model, the ids, and the kind of rows that are wanted). Out: the rows as the
+//! model left them, bit for bit, or nothing. What is done to the rows later (cut, normalise) is not in the key, so
+//! requests that differ only in that share an answer.
 //!
 //! ```text
 //! tokens ─▶ key ─▶ in memory? ──▶ answered at once
@@ -12,9 +12,9 @@
 //!                    └─▶ queue ─▶ worker ─▶ answered, and kept here
 //! ```
 //!
-//! Several engines may share one cache: a [`Scope`] keeps their models apart. Only keys that mean the same in other
-//! processes ([`Key::is_lasting`]) leave memory. No error here stops an engine: an answer that is not found is
-//! computed, and one that cannot be written is lost; the log or a metric says so.
+//! Several engines may share one cache: a [`Scope`] keeps their models apart. Only answers whose keys mean the same in
+//! other processes ([`Key::is_lasting`]) leave memory. No error here stops an engine: an answer that is not found is
+//! computed, and an answer that cannot be written is lost; the log or a metric says so.
 
 mod behind;
 mod folder;
@@ -46,17 +46,17 @@ pub use self::{
 };
 use crate::{engine::available_bytes, metric_names::tier};
 
-/// One part of so many of the cache's memory is for answers that wait to be written to a place behind it, and as much
-/// for the pages of the folder.
+/// For each place behind memory, one part in this many of the cache's memory is for answers that wait to be written
+/// there. As much again is for the pages of the folder.
 const BEHIND: usize = 16;
-/// How long answers are gathered before they are written to the folder: a crash loses no more than these.
+/// How long answers are gathered before they are written to the folder: a crash loses only these.
 const GATHER_FOR_FOLDER: Duration = Duration::from_secs(1);
-/// The same for Redis, where other servers look for them.
+/// The same for Redis, where other servers look for answers.
 const GATHER_FOR_REDIS: Duration = Duration::from_millis(10);
 /// Time limit of the last writes when a cache is closed: a slow disk or server must not keep a process from ending.
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
-/// A cache of answers; clones are handles to the same.
+/// A cache of answers; clones are handles to the same cache.
 #[derive(Clone)]
 pub struct ResponseCache(Arc<Shared>);
 
@@ -79,7 +79,7 @@ pub(crate) enum Tier {
 impl Tier {
     pub(crate) const ALL: [Self; 3] = [Self::Memory, Self::Folder, Self::Redis];
 
-    /// Its value of the metrics' label.
+    /// Its value for the label [`TIER`](crate::metric_names::TIER).
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Memory => tier::MEMORY,
@@ -92,7 +92,7 @@ impl Tier {
 /// Where answers are to be kept.
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
-    /// Most bytes of memory, including keys, tables and answers that wait to be written. An answer of more than about a
+    /// Most bytes of memory, including keys, tables and answers that wait to be written. An answer larger than about a
     /// sixty-fourth of that is not kept.
     pub bytes: usize,
     /// A folder that keeps them across restarts.
@@ -106,7 +106,7 @@ pub struct CacheOptions {
 pub struct FolderOptions {
     /// The folder; created if missing.
     pub dir: PathBuf,
-    /// Most bytes of its files together, without a damaged one that was set aside.
+    /// Most bytes of its files together, not counting a damaged file that was set aside.
     pub bytes: u64,
 }
 
@@ -142,16 +142,16 @@ pub enum CacheError {
     },
 }
 
-/// Called with the answers found, and the tier of each.
+/// Called with the answers found, each with its tier.
 pub(crate) type Callback = Box<dyn FnOnce(Vec<Option<(Tier, Arc<[f32]>)>>) + Send>;
 
 impl ResponseCache {
-    /// The least that is of use in memory: some dozens of answers.
+    /// The fewest bytes that are of use in memory: some dozens of answers.
     pub const LEAST_BYTES: usize = 64 << 10;
-    /// The least that is of use in a folder.
+    /// The fewest bytes that are of use in a folder.
     pub const LEAST_FOLDER_BYTES: u64 = Folder::LEAST_BYTES;
 
-    /// A cache in memory that takes `bytes` at most.
+    /// A cache in memory that takes at most `bytes` bytes.
     ///
     /// # Errors
     /// [`CacheError`].
@@ -159,8 +159,8 @@ impl ResponseCache {
         Self::open(&CacheOptions { bytes, folder: None, redis: None })
     }
 
-    /// A cache in memory, and in the folder and server of `options`. Where one of these cannot be used, the log warns
-    /// and the cache goes without it.
+    /// A cache in memory, and in the folder and server of `options`. If one of these cannot be used, the log warns and
+    /// the cache does without it.
     ///
     /// # Errors
     /// [`CacheError`].
@@ -191,13 +191,13 @@ impl ResponseCache {
         self.0.bytes
     }
 
-    /// Whether answers may outlive the process, or come from another one. Lasting keys are needed for that.
+    /// Whether answers may outlive the process or come from another one. Only those with lasting keys do.
     #[must_use]
     pub fn is_lasting(&self) -> bool {
         !self.0.behind.is_empty()
     }
 
-    /// The values that memory has under `key`.
+    /// The values held in memory under `key`.
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<Arc<[f32]>> {
         self.0.memory.get(key)
@@ -213,14 +213,14 @@ impl ResponseCache {
         }
     }
 
-    /// Looks behind memory for answers that memory does not have. Calls back on another thread, or at once where there
-    /// is no place behind it or it is closed.
+    /// Looks behind memory for answers that memory does not have. Calls back on another thread, or at once if there is
+    /// no place behind memory or the cache is closed.
     pub(crate) fn look_behind(&self, wanted: Vec<Wanted>, callback: Callback) {
         self.look_from(0, wanted, callback);
     }
 
-    /// Looks for answers in the places from number `nth` on; an answer found in a later place is written to those
-    /// before.
+    /// Looks for answers in the places behind memory from number `nth` on. An answer found in one of them is written to
+    /// those before it.
     fn look_from(&self, nth: usize, wanted: Vec<Wanted>, callback: Callback) {
         let Some(place) = self.0.behind.get(nth) else { return callback(vec![None; wanted.len()]) };
         let (cache, tier, asked) = (self.clone(), place.tier(), wanted.clone());
@@ -257,12 +257,12 @@ impl ResponseCache {
     /// Writes queued answers, for a few seconds at most. From then on the cache is in memory only.
     pub fn close(&self) {
         let end = Instant::now() + LAST_WRITES;
-        // All are stopped first: a slow one must not use up the time of the others.
+        // All places are stopped first: a slow one must not use up the time of the others.
         self.0.behind.iter().for_each(Behind::stop);
         self.0.behind.iter().for_each(|place| place.close(end));
     }
 
-    /// The same without waiting: queued answers are lost, unless their write is in progress.
+    /// The same without waiting: queued answers are lost, except those whose write is in progress.
     pub fn give_up(&self) {
         self.0.behind.iter().for_each(Behind::give_up);
     }
@@ -272,7 +272,7 @@ fn check(got: u64, place: &'static str, least: u64) -> Result<(), CacheError> {
     if got < least { Err(CacheError::TooSmall { got, place, least }) } else { Ok(()) }
 }
 
-/// Checks that the tables, an eighth of a cache, fit into memory: they are allocated at once, the rest as answers come.
+/// Checks that the tables, an eighth of a cache, fit into memory: they are allocated at once, the rest as it fills.
 fn check_room(got: u64) -> Result<(), CacheError> {
     match available_bytes() {
         Some(free) if got / 8 > free => Err(CacheError::TooLarge { got, free }),

@@ -1,7 +1,7 @@
 //! An answer as bytes, for places that may damage it: `[checksum; 16] [f32, little endian; n]`.
 //!
-//! The checksum is over key and values, so that a record under a wrong key is damaged, too. It detects accidents, not
-//! attacks: processes with write access there are trusted as the model's folder is.
+//! The checksum is over key and values, so that a record under a wrong key counts as damaged, too. It detects
+//! accidents, not attacks: processes that can write to such a place are trusted, as is the model's folder.
 
 use twox_hash::xxhash3_128::Hasher;
 

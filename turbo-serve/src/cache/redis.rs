@@ -7,9 +7,9 @@
 //! ```
 //!
 //! No request waits for a connection: while there is none, nothing is found and nothing is written. A lookup has a time
-//! limit, since computing is quicker than a slow server. An error, or several lookups in a row that reach their limit,
-//! close the connections, and the server is not used for a while. The log reports once that it is lost, and once that
-//! it answers again.
+//! limit, since computing is quicker than a slow server. An error, or several lookup commands in a row that reach their
+//! time limit, close the connections, and the server is not used for a while. The log reports once that the server is
+//! lost, and once that it answers again.
 //!
 //! The size of values and of commands is bounded: a large answer takes longer to transfer than to compute, and would
 //! delay the small ones. Values expire, since nothing else would remove those of a model that is no longer served.
@@ -43,18 +43,18 @@ use super::{
 
 /// Prefix of all names, with the version of the format.
 const PREFIX: &str = "turbo:1:";
-/// Time limit of a lookup's command, long enough for a machine whose cores are all computing. After it the lookup
-/// begins no further command.
+/// Time limit of a lookup command, long enough for a machine whose cores are all computing. A lookup that has taken
+/// this long begins no further command.
 const LOOK_TIME: Duration = Duration::from_millis(20);
-/// After this many commands in a row over the limit the connections are closed.
+/// After this many lookup commands in a row over their limit, the connections are closed.
 const MOST_LATE: u32 = 3;
-/// Time limit of a write. It is longer, since no request waits for it.
+/// Time limit of a write. It is longer, since no request waits for a write.
 const WRITE_TIME: Duration = Duration::from_millis(500);
 /// Time limit for opening the connections.
 const CONNECT_TIME: Duration = Duration::from_secs(1);
 /// Time between a failure and the next attempt to connect.
 const RETRY: Duration = Duration::from_secs(2);
-/// Longest time without a command on a connection: proxies and firewalls close idle ones.
+/// Longest time without a command on a connection: proxies and firewalls close idle connections.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 /// Most bytes of an answer that is written, and of all answers of one command.
 const MOST_BYTES: usize = 256 << 10;
@@ -63,7 +63,7 @@ const MOST_BYTES: usize = 256 << 10;
 #[derive(Clone)]
 pub struct RedisUrl(ConnectionInfo);
 
-/// A text is not the address of a Redis server. The error does not contain the text, which may hold a password.
+/// A text is not the address of a Redis server. The error does not contain the text, which may have a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not the address of a Redis server, expected redis://USER:PASSWORD@HOST:PORT/DB (rediss:// with TLS), where all but \
@@ -100,8 +100,8 @@ pub(super) struct Redis {
 }
 
 impl Redis {
-    /// Uses the server at `url`; answers expire after `ttl`. Waits up to [`CONNECT_TIME`] for the first connection.
-    /// Without one it is no error: connecting is retried.
+    /// Uses the server at `url`; answers expire after `ttl`. Waits up to [`CONNECT_TIME`] for the first connection. It
+    /// is no error if there is none by then: connecting is retried.
     ///
     /// # Errors
     /// If a thread cannot be started, or the address needs a feature that this program is built without.
@@ -153,7 +153,7 @@ enum Undone {
     Refused(String),
     /// The connection is broken.
     Lost(String),
-    /// It reached its time limit; the server may still do it.
+    /// It reached its time limit; the server may still execute it.
     Late(String),
 }
 
@@ -227,7 +227,7 @@ fn small(wanted: &[Wanted]) -> Vec<(usize, &Wanted)> {
     wanted.iter().enumerate().filter(|(_, wanted)| is_small(wanted.len)).collect()
 }
 
-/// How many answers of these lengths go into one command: one at least.
+/// How many answers of these lengths go into one command; at least one.
 fn at_once(lens: impl Iterator<Item = usize>) -> usize {
     let mut bytes = 0;
     let fits = |len: &usize| {
@@ -254,7 +254,7 @@ fn sets(answers: &[&(Key, Values)], ttl: Duration) -> Pipeline {
     commands
 }
 
-/// The name of an answer in Redis, as text, so that it is readable.
+/// The name of an answer in Redis, in hexadecimal, so that it is readable.
 fn name(key: &Key) -> String {
     let mut name = String::with_capacity(PREFIX.len() + 2 * key.bytes().len());
     name.push_str(PREFIX);
@@ -309,7 +309,7 @@ impl Line {
     async fn connect(&self) -> Result<Connections, RedisError> {
         let mut looks = self.client.get_multiplexed_async_connection().await?;
         let writes = self.client.get_multiplexed_async_connection().await?;
-        // Some servers accept a connection without a password, and then refuse all commands.
+        // Some servers accept a connection without a password and then refuse all commands.
         ping(&mut looks).await?;
         Ok(Connections { looks, writes, late: Arc::default(), number: self.opened.fetch_add(1, Relaxed) })
     }

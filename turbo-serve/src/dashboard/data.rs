@@ -1,4 +1,4 @@
-//! What the page shows, as JSON. Units are in the names; times count from the model's start.
+//! The data that the page shows, as JSON. Names include the units; times count from the model's start.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -31,10 +31,10 @@ pub struct Data {
     observed: Option<ObservedView>,
 }
 
-/// The data of the `wanted` model, which is not loaded for it.
+/// The data of the `wanted` model, which is never loaded for this.
 ///
 /// # Errors
-/// [`NotServed`] where there is no such model.
+/// [`NotServed`] if there is no such model.
 pub fn data(models: &Models, wanted: Wanted<'_>) -> Result<Data, NotServed> {
     let model = ModelView::from(models.entry(wanted)?);
     let served = models.find(wanted).ok();
@@ -62,7 +62,7 @@ struct ModelView {
     name: String,
     version: String,
     state: &'static str,
-    /// Why it is not loaded, if that is known.
+    /// Why the model is not loaded, if that is known.
     reason: Option<String>,
 }
 
@@ -95,7 +95,7 @@ struct EngineView {
     label: Option<String>,
     /// The mask token, if its tokenizer has one.
     mask_token: Option<String>,
-    /// The metric that counts its answered inputs.
+    /// The name of the metric that counts its answered inputs.
     answered_metric: &'static str,
 }
 
@@ -392,7 +392,7 @@ struct CostsView {
     batch_sizes: Vec<usize>,
     /// A row for each length, `None` where no such batch is formed.
     cells_ms: Vec<Vec<Option<f64>>>,
-    /// Cells outside of what was measured.
+    /// Whether each cell is outside the measured range.
     extrapolated: Vec<Vec<bool>>,
     line_ms: Option<LineView>,
     measured: Vec<MeasuredView>,

@@ -1,8 +1,8 @@
-//! A page that shows live what the server does.
+//! A page that shows live what the server is doing.
 //!
-//! One file of HTML, style and script that requests [`Data`] from this server and nothing else, so it works without a
-//! network; its content security policy has browsers enforce that. It polls: buffering proxies delay an event stream,
-//! and browsers send no key with one.
+//! It is one file of HTML, style and script, which requests [`Data`] from this server and nothing else, so it works
+//! without internet access; its content security policy has browsers enforce that. It polls, because buffering proxies
+//! delay an event stream and browsers send no key with one.
 //!
 //! ```text
 //! Infer::observed ──▶ Data ──▶ JSON, once a second and only while the page is looked at ──▶ page.html

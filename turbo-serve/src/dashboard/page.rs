@@ -5,10 +5,10 @@ use std::sync::LazyLock;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha2::{Digest, Sha256};
 
-/// The whole of it.
+/// The whole page.
 pub const PAGE: &str = include_str!("page.html");
 
-/// Value of `Content-Security-Policy`: its own style and script, by their digests, and requests to its own server.
+/// Value of `Content-Security-Policy`: allows the page's own style and script, by their digests, and its own server.
 pub static POLICY: LazyLock<String> = LazyLock::new(|| {
     let digest = |tag| STANDARD.encode(Sha256::digest(inside(PAGE, tag)));
     let (style, script) = (digest("style"), digest("script"));

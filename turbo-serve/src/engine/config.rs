@@ -1,4 +1,4 @@
-//! What can be chosen about an engine, and what is served.
+//! How an engine is configured, what it serves, and why it may not start.
 
 use std::{
     num::{NonZeroU64, NonZeroUsize},
@@ -29,13 +29,13 @@ pub struct EngineConfig {
     /// Most tokens of one batch.
     pub max_batch_tokens: BatchTokens,
     /// Most inputs of one batch; `None`: as many as the tokens allow, and for models whose rows are as wide as their
-    /// vocabulary as many as have rows of 256 MiB.
+    /// vocabulary no more than have 256 MiB of rows.
     pub max_batch_requests: Option<usize>,
     /// Most inputs of one request.
     pub max_client_batch_size: usize,
     /// Most inputs in the server at a time.
     pub max_concurrent_requests: usize,
-    /// Whether inputs that are too long are cut at the end, or rejected, when their request does not say.
+    /// Whether inputs that are too long are cut at the end or rejected when their request does not say.
     pub auto_truncate: bool,
     /// Threads that tokenize texts, see [`EngineConfig::workers_beside`]; one or two more wait for texts of 16 KiB
     /// and more, and sleep while there are none.
@@ -44,9 +44,9 @@ pub struct EngineConfig {
     pub warm_up: Duration,
     /// Folder in which measured costs are kept between runs; `None`: they are measured at every start.
     pub cost_cache: Option<PathBuf>,
-    /// The turns of the device, shared with the other engines on it; by default the engine has the device alone.
+    /// The turns on the device, shared with the other engines on it; by default the engine has the device alone.
     pub turns: DeviceTurns,
-    /// Value of the label `model` of its metrics, where several engines of a process are told apart by it.
+    /// Value of the label `model` of its metrics, which tells several engines of a process apart.
     pub label: Option<String>,
     /// Where answers are kept, so that the same input need not be computed again; several engines may share it. `None`:
     /// each input is computed.
@@ -74,7 +74,7 @@ impl Default for EngineConfig {
     }
 }
 
-/// Bounded because the queue's memory for them is reserved at start.
+/// A bound, because the queue's memory for them is reserved at start.
 const MOST_CONCURRENT_REQUESTS: usize = 1 << 20;
 
 /// A model to serve: what is known of it, and how to build its runner.
@@ -85,13 +85,13 @@ pub struct Model {
     pub layout: Layout,
     /// Without one, inputs must be ids.
     pub tokenizer: Option<Arc<dyn Tokenize>>,
-    /// The padding id: at the end of inputs it is left out, so that nothing is computed for it. `None`: all ids are
+    /// The padding id. It is removed from the end of inputs, so that nothing is computed for it. `None`: all ids are
     /// kept.
     pub padding_id: Option<u32>,
     /// What is computed, operator by operator: the key that measured costs are kept under. `None`: they are not kept.
     pub identity: Option<String>,
-    /// All that the bits of its rows depend on: rows kept under it, by any process, are those of this model. `None`:
-    /// its rows are not kept beyond this process.
+    /// Everything that the bits of its rows depend on: rows that any process has kept under it are this model's.
+    /// `None`: its rows are not kept beyond this process.
     pub fingerprint: Option<String>,
     /// Builds its runner, on the worker's thread.
     pub build: BuildRunner,
@@ -168,7 +168,7 @@ impl EngineConfig {
     pub const MOST_TOKENIZATION_WORKERS: usize = 1 << 10;
 
     /// The number of threads that the system lets this process run at once, less those that compute: 1 to 64. More
-    /// tokenizer threads than these would slow down the model.
+    /// tokenizer threads than that would slow down the model.
     #[must_use]
     pub fn workers_beside(compute_threads: NonZeroUsize) -> usize {
         let all = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
@@ -251,8 +251,8 @@ impl EngineConfig {
     }
 }
 
-/// Memory that a model's rows as wide as its vocabulary may take by default. A batch of 512 inputs with 128 masked
-/// tokens each would have 8 GB of them with BERT's vocabulary, and 65 GB with XLM-R's.
+/// Memory that rows as wide as the vocabulary may take by default. A batch of 512 inputs with 128 masked tokens each
+/// would have 8 GB of such rows with BERT's vocabulary, and 65 GB with XLM-R's.
 const VOCABULARY_ROWS: usize = 256 << 20;
 
 /// Most inputs of a batch whose rows fit into [`VOCABULARY_ROWS`], for models whose rows are as wide as the vocabulary:
@@ -300,7 +300,7 @@ impl Capacity {
         }
     }
 
-    /// The batch that takes most memory.
+    /// The batch that takes the most memory.
     pub(super) fn largest(&self, layout: Layout) -> Candidate {
         let Self { batch_size, total_tokens, max_seq_len } = *self;
         match layout {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use turbo_models::Task;
 
-/// Why a request was not answered. Clients or protocols act on each variant differently.
+/// Why a request was not answered. Clients or protocols react to each variant differently.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     /// No slots are free for its inputs, or another request has waited for them for long; nothing was started.
@@ -43,7 +43,7 @@ pub enum EngineError {
         /// Most bytes of all answers together.
         limit: usize,
     },
-    /// There is no room for the answer beside those that clients have not read yet.
+    /// There is no room for the answer in addition to those that clients have not read yet.
     #[error(
         "the answer to these inputs would take {bytes} bytes, but the server already holds {held} bytes of answers that \
          were not read yet, of at most {limit} (`--max-answer-bytes-in-flight`): retry in {} s",
@@ -56,7 +56,7 @@ pub enum EngineError {
         held: usize,
         /// Most bytes of all answers together.
         limit: usize,
-        /// When to retry. No prediction: when clients read their answers is not known.
+        /// When to retry. This is no prediction: it is not known when clients read their answers.
         retry_after: Duration,
     },
     /// A request without inputs.
@@ -84,7 +84,7 @@ pub enum EngineError {
     TooLong {
         /// Which input, counted from 0.
         input: usize,
-        /// Its tokens, special tokens included; fewer than it has where counting stopped early, as it does of long texts.
+        /// Its tokens, special tokens included; too few where counting stopped early, as it does for long texts.
         tokens: usize,
         /// `max_input_length`.
         limit: usize,
@@ -107,7 +107,7 @@ pub enum EngineError {
         /// What is wrong with them.
         why: String,
     },
-    /// Selected tokens that the input does not have, none, or too many.
+    /// Selected tokens that the input does not have, no selected token, or too many.
     #[error("input {input}: {why}")]
     InvalidSelection {
         /// Which input, counted from 0.
@@ -144,7 +144,7 @@ pub enum EngineError {
         /// Most tokens of all.
         limit: usize,
     },
-    /// A context of so many windows that the candidate answers of all of them would have too many tokens together.
+    /// A context with so many windows that their candidate answers would have too many tokens together.
     #[error(
         "the context may have {windows} windows, each with {top_k} candidate answers (`top_k`) of up to {answer_len} \
          tokens, at most {limit} tokens together are possible: ask for fewer or shorter answers"
@@ -175,25 +175,25 @@ pub enum EngineError {
         /// The model's prompts.
         known: Vec<String>,
     },
-    /// A prompt was named, and an input is not a plain text.
+    /// A prompt was named, but an input is not a plain text.
     #[error("`prompt_name` is for texts, but input {input} is a pair of texts or a list of token ids")]
     PromptNeedsText {
         /// Which input, counted from 0.
         input: usize,
     },
-    /// An instruction was sent, and the model takes none.
+    /// An instruction was sent, but the model takes none.
     #[error("`instruction` is not possible here: this model has no template of pairs with a place for it")]
     NoInstruction,
-    /// An instruction was sent that the model cannot be told.
+    /// An instruction was sent that the model's template cannot take.
     #[error("`instruction`: {0}")]
     InvalidInstruction(String),
-    /// An instruction was sent, and an input is not a pair of texts.
+    /// An instruction was sent, but an input is not a pair of texts.
     #[error("`instruction` is for pairs of texts, but input {input} is not a pair")]
     InstructionNeedsPair {
         /// Which input, counted from 0.
         input: usize,
     },
-    /// A text was sent, and the model has no tokenizer.
+    /// A text was sent, but the model has no tokenizer.
     #[error("this model has no tokenizer: send token ids instead of text")]
     NoTokenizer,
     /// The tokenizer failed on an input.
@@ -213,7 +213,7 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// How long a caller that waits for room, until this deadline, waits before it retries; `None` where a retry is of
+    /// How long a caller that waits for room until this deadline pauses before it retries; `None` where a retry is of
     /// no use.
     pub(crate) fn again(&self, deadline: Option<Instant>) -> Option<Duration> {
         match self {
@@ -224,8 +224,8 @@ impl EngineError {
         }
     }
 
-    /// Whether a request with this deadline is retried after this error; `retries`: its caller retries where that
-    /// is of use.
+    /// Whether a request with this deadline is retried after this error; `retries` says that its caller retries where
+    /// that is of use.
     pub(crate) fn is_retried(&self, retries: bool, deadline: Option<Instant>) -> bool {
         retries && self.again(deadline).is_some()
     }
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(failed.behind(32).to_string(), "tokenizer: input 33: it panicked on this text");
     }
 
-    /// Of a long text only as much is tokenized as shows that it is too long.
+    /// A long text is tokenized only until it is known to be too long.
     #[test]
     fn tokens_that_were_counted_are_the_least_that_there_are() {
         let too_long = EngineError::TooLong { input: 0, tokens: 822, limit: 256 };

@@ -1,4 +1,4 @@
-//! What is known of a model, and what serving it adds.
+//! What is known of a model, and the limits within which it is served.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::{OutputKind, Prompts, Truncation};
 /// What is known of a model before it runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelInfo {
-    /// As it was given: a path or a name.
+    /// The id under which it was given: a path or a name.
     pub model_id: String,
     /// Its commit on the Hub, where it came from there.
     pub sha: Option<String>,
@@ -17,7 +17,7 @@ pub struct ModelInfo {
     pub name: String,
     /// Data type that products are computed in: `float32`, `float16`, `bfloat16`, `int8`.
     pub dtype: &'static str,
-    /// The device it runs on, readable: `cpu (avx512, 2 threads)`.
+    /// The device it runs on, in readable form: `cpu (avx512, 2 threads)`.
     pub device: String,
     /// What is computed of an input.
     pub task: Task,
@@ -25,13 +25,13 @@ pub struct ModelInfo {
     pub labels: Arc<[String]>,
     /// How these logits become scores.
     pub score_function: ScoreFunction,
-    /// How the logit of a cross-encoder becomes a score by the function that its folder names; a sigmoid if it names none.
+    /// How the logit of a cross-encoder becomes a score: by the function that its folder names, else by a sigmoid.
     pub pair_score_function: ScoreFunction,
     /// The mask token of a masked language model, where its tokenizer has one.
     pub mask_token: Option<MaskToken>,
-    /// What may be put before texts.
+    /// The prompts that may be put before texts.
     pub prompts: Prompts,
-    /// Whether a request may say what pairs are judged by: a template writes them, which has a place for that.
+    /// Whether a request may name the instruction by which pairs are judged: its template has a place for one.
     pub takes_instruction: bool,
     /// The rows it gives.
     pub rows: RowLens,
@@ -69,17 +69,17 @@ impl ModelInfo {
 pub struct EngineInfo {
     /// What is known of the model.
     pub model: ModelInfo,
-    /// Most tokens of one input: what the model takes, and what fits into a batch.
+    /// Most tokens of one input: the model's limit, or fewer if a batch holds fewer.
     pub max_input_length: usize,
     /// Most tokens of one batch.
     pub max_batch_tokens: usize,
-    /// Most inputs of one batch, where there is a limit beside the tokens.
+    /// Most inputs of one batch, where inputs are limited in addition to tokens.
     pub max_batch_requests: Option<usize>,
     /// Most inputs of one request.
     pub max_client_batch_size: usize,
     /// Most inputs in the server at a time.
     pub max_concurrent_requests: usize,
-    /// Whether inputs that are too long are cut at the end, or rejected, when their request does not say.
+    /// Whether inputs that are too long are cut at the end or rejected when their request does not say.
     pub auto_truncate: bool,
     /// Tokenizer threads; 0 where the model has no tokenizer and inputs must be ids.
     pub tokenization_workers: usize,

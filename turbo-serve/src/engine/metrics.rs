@@ -67,7 +67,7 @@ impl QueueMetrics {
     }
 }
 
-/// Least time between two batches whose plans are read, which takes longer than counting.
+/// Least time between two batches whose plans are read: reading a plan takes longer than counting.
 const PLAN_EVERY: Duration = Duration::from_secs(1);
 
 /// The gauges of planned and held bytes of a model, while it is loaded.
@@ -265,7 +265,7 @@ impl TaskMetrics {
         self.observer.missed(miss);
     }
 
-    /// Inputs that were accepted: they are counted when the returned value is told to, or dropped.
+    /// Inputs that were accepted: the returned value counts them when it is told to, or when it is dropped.
     pub(super) fn accepted(&self, inputs: u64) -> Accepted<'_> {
         Accepted { count: &self.count, inputs }
     }
@@ -302,7 +302,7 @@ impl Accepted<'_> {
         self.count.increment(std::mem::take(&mut self.inputs));
     }
 
-    /// Does not count them: their request was rejected after all, and is retried.
+    /// Leaves them uncounted: their request was rejected after all, and is retried.
     pub(super) fn forget(&mut self) {
         self.inputs = 0;
     }

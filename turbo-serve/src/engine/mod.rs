@@ -1,24 +1,35 @@
 //! From inputs to rows: admission, tokens, queue, batches, answers. No protocol, no device.
 //!
 //! ```text
-//! infer ─▶ admission ─▶ encoders ──▶ recall ──▶ queue ────▶ worker ─▶ runner (encoder)
-//!          a slot per   threads make   │ known?  Batcher of  owns all
-//!          input; in    ids, or fail   │ in time turbo-sched state
-//!          time?                       │ ?
-//!   ▲                        │         │                       │
-//!   │   tokenize, decode ◀───┘         ▼                       │
-//!   └──── finish ◀──────────────── ticket ◀──── rows ──────────┘
-//!         cut, norm                gathers, one reply per request
+//! caller's task            caller's, tokenizer or cache thread    worker thread
+//! ───────────────────────  ─────────────────────────────────────  ──────────────────────────────────────────────
+//! infer ──▶ admit ───────▶ tokens ───────▶ answers::recall ─────▶ compute::queue ──▶ compute::worker ──▶ Runner
+//!           slots? in time?   │            room? known? in time?  forms batches      submits, polls
+//!                             │                  │ known rows                             │ computed rows
+//!                             │                  ▼                                        │
+//! answer ◀─ answers::finish ◀─┼─────────── answers::ticket ◀──────────────────────────────┘
+//!           cuts, normalises  │            gathers a request's rows
+//!                             │
+//! tokens, texts ◀─────────────┘  of `tokenize` and `decode`, which take slots and run no model
 //! ```
 //!
+//! | folder | what it does |
+//! |---|---|
+//! | `admit` | decides whether a request is accepted: slots, deadline, room for its answer |
+//! | `tokens` | turns texts into ids, within the model's limits |
+//! | `answers` | finds the answers that are known, and gathers those of one request |
+//! | `compute` | queues inputs, forms batches of them and runs these on the device |
+//! | `start` | measures batches, and decides how large they may be, before the first request |
+//! | `observed` | records recent activity for dashboards |
+//!
 //! * [`Engine`] is started from a [`Model`] and an [`EngineConfig`]; [`Model::open`] makes a model from a folder.
-//! * Protocols call the trait [`Infer`], so that they can be tested against a fake. It knows rows, not what they
-//!   mean: that is [`tasks`](crate::tasks).
+//! * Protocols call an engine through the trait [`Infer`], so that they can be tested against a fake. The trait deals
+//!   in rows; [`tasks`](crate::tasks) knows what they mean.
 //! * A model on a device is a [`Runner`]; its tokenizer is a [`Tokenize`]. Callers may implement both.
 //!
 //! # Metrics
-//! [`metric_names`](crate::metric_names) says which side records what. Install the recorder before an engine starts;
-//! without one nothing is counted.
+//! [`metric_names`](crate::metric_names) says which part of the server records which metric. Install the recorder
+//! before an engine starts; without one nothing is counted.
 
 mod admit;
 mod answers;
@@ -60,7 +71,7 @@ pub use types::{
     Encoded, Health, InferRequest, InferResponse, Input, MAX_SELECTED, OutputKind, Row, Timings, Usage,
 };
 
-/// What an engine is configured with and asked for, from the crates below.
+/// Types of the crates below that an engine's configuration and requests use.
 pub use {
     turbo_models::{
         Cpu, CpuOptions, DType, EncoderKernels, Encoding, ModelError, PackedCache, Pooling, RowLens,
@@ -76,7 +87,7 @@ use self::observed::Observed;
 /// A pending answer. Dropping it cancels the request.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send + 'a>>;
 
-/// What a protocol needs of an engine.
+/// What a protocol needs from an engine.
 pub trait Infer: Send + Sync + 'static {
     /// What is served, and within which limits.
     fn info(&self) -> &EngineInfo;
@@ -105,7 +116,7 @@ pub trait Infer: Send + Sync + 'static {
         true
     }
 
-    /// The urgency of all its requests, beside what each request says of itself.
+    /// The urgency that all of its requests share; a request may name its own, too.
     fn urgency(&self) -> Urgency {
         Urgency::default()
     }
@@ -113,7 +124,7 @@ pub trait Infer: Send + Sync + 'static {
     /// Whether requests are answered. Cheap: asked by load balancers all the time.
     fn health(&self) -> Health;
 
-    /// What it has done lately, for dashboards; `None` where the engine does not record it.
+    /// Its recent activity, for dashboards; `None` where the engine does not record it.
     fn observed(&self) -> Option<Observed> {
         None
     }

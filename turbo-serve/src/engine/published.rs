@@ -1,5 +1,5 @@
-//! A published model on a device, as the engine's [`Model`]: the one file of the engine that knows how turbo-models
-//! opens and runs one.
+//! A published model on a device, as the engine's [`Model`]: the only file of the engine that knows how turbo-models
+//! opens and runs a model.
 
 use std::{
     path::{Path, PathBuf},
@@ -24,7 +24,7 @@ use super::{
     start::{reserved::Reserved, resident::available_bytes},
 };
 
-/// Options of a model, beside what its folder says.
+/// Options of a model that its folder does not determine.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     /// The model id that clients are told; `None` is the folder's path.
@@ -35,17 +35,17 @@ pub struct OpenOptions {
     pub sha: Option<String>,
     /// How the sequences of a batch share a tensor.
     pub layout: Layout,
-    /// What is computed; `None` is what the folder is made for.
+    /// The task that the model is run for; `None` is the one that the folder is made for.
     pub task: Option<Task>,
     /// The data type that products are computed in.
     pub dtype: DType,
     /// Folder in which packed weights are kept between starts; `None`: they are packed at every start.
     pub packed_cache: Option<PathBuf>,
-    /// Folder of the one dense module behind pooling, below the model's, instead of those that it names.
+    /// Folder, below the model's, of the one dense module behind pooling; replaces those that the model names.
     pub dense_path: Option<PathBuf>,
-    /// What is put before texts; `None` is what the folder says.
+    /// The prompt that is put before texts by default; `None` is the one that the folder names, if any.
     pub default_prompt: Option<DefaultPrompt>,
-    /// Whether rows may be kept beyond this process: then all weights are read at start, for a digest that identifies
+    /// Whether rows may be kept beyond this process. If so, all weights are read at start, for a digest that identifies
     /// the model.
     pub fingerprint: bool,
 }
@@ -122,7 +122,7 @@ impl Model {
             (prompts(&checkpoint, options.default_prompt)?, checkpoint.tokenizer().cloned());
         let reads_pairs = task == Task::SequenceClassification;
         if let Some(writes) = tokenizer.as_mut().filter(|tokenizer| reads_pairs && tokenizer.writes_pairs()) {
-            // no text begins with them: they tell the model what to judge by
+            // no text begins with these prompts: they tell the model what to judge by
             if let Some(instruction) = std::mem::take(&mut prompts).default {
                 *writes = writes.with_instruction(&instruction)?;
             }
@@ -171,8 +171,8 @@ impl Model {
     }
 }
 
-/// The name of the data type of products, as text-embeddings-inference writes those that it has. A device whose
-/// activations are narrower than f32 multiplies in that type.
+/// The name of the data type of products, written as text-embeddings-inference writes the types that it has. A device
+/// whose activations are narrower than f32 multiplies in that type.
 fn dtype_name<D: EncoderKernels>(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 if D::Float::NAME == "f16" => "float16",
@@ -183,7 +183,7 @@ fn dtype_name<D: EncoderKernels>(dtype: DType) -> &'static str {
     }
 }
 
-/// The cache of packed weights in this folder; where it cannot be made, `warn` is called and there is none.
+/// The cache of packed weights in this folder; if it cannot be opened, `warn` is called and there is none.
 pub fn packed_cache(dir: &Path, warn: impl FnOnce(&str)) -> Option<PackedCache> {
     PackedCache::open(dir).map_err(|error| warn(&format!("packed weights are not kept: {error}"))).ok()
 }
@@ -192,8 +192,8 @@ fn mask_token(tokenizer: &TextTokenizer) -> Option<MaskToken> {
     tokenizer.mask_token().map(|(id, text)| MaskToken { id, text: text.to_owned() })
 }
 
-/// What a default prompt is not used for, where that may surprise. It may not be put before texts that have the answers as
-/// parts, nor before pairs, which a template may write with it (`pairs_are_written`).
+/// A warning where a default prompt is not used, which may surprise. It must not be put before texts of which the
+/// answers are parts, nor before pairs, but a template may write pairs with it (`pairs_are_written`).
 fn prompt_warning(task: Task, pairs_are_written: bool) -> Option<String> {
     match task {
         Task::Embedding { .. } | Task::SparseEmbedding => None,
@@ -272,7 +272,7 @@ fn of_models(capacity: Capacity, selects: bool) -> turbo_models::Capacity {
     turbo_models::Capacity { batch_size, total_tokens, max_seq_len, selected_rows }
 }
 
-/// An encoder. On a device that computes asynchronously the next batch is launched behind the running one.
+/// An encoder. On a device that computes asynchronously, the next batch is launched behind the running one.
 struct EncoderRunner<D: EncoderKernels> {
     encoder: Encoder<D>,
     staging: Staging,
@@ -383,7 +383,7 @@ impl<D: EncoderKernels> Runner for EncoderRunner<D> {
     }
 }
 
-/// The runner's error for an encoder's error; a lost device becomes [`DeviceLost`].
+/// The runner's error for an encoder's error, which is [`DeviceLost`] if the device is lost.
 fn failed(error: ModelError) -> RunError {
     let is_lost = matches!(
         &error,
@@ -438,7 +438,7 @@ impl Tokenize for TextTokenizer {
     fn with_instruction(&self, instruction: &str) -> Result<Arc<dyn Tokenize>, TokenizeError> {
         let told = self.with_instruction(instruction).map_err(|error| {
             TokenizeError::Failed(match error {
-                // where the template lies is nothing to a client
+                // a client need not know where the template lies
                 turbo_models::ModelError::Field { field, why, .. } => format!("the model's {field}: {why}"),
                 other => other.to_string(),
             })

@@ -1,12 +1,12 @@
 //! The interface below the engine: one model on one device, behind an object-safe trait.
 //!
-//! In: token ids of a batch. Out: rows of its answers. The engine knows nothing of the device; any model, device or
-//! pipeline can implement this trait.
+//! In: the token ids of a batch. Out: the rows of its answers. The engine knows nothing of the device: any model,
+//! device or pipeline can implement this trait.
 
 use turbo_sched::Candidate;
 
-/// The error of a runner. The engine reports it to the clients of the batch and goes on, unless it, or a cause of it,
-/// is [`DeviceLost`].
+/// The error of a runner. The engine reports it to the clients of the batch and goes on, unless the error or one of its
+/// causes is [`DeviceLost`].
 pub type RunError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The device is lost: no runner of this process can use it any more, not even a rebuilt one. From then on an engine is
@@ -15,8 +15,8 @@ pub type RunError = Box<dyn std::error::Error + Send + Sync>;
 #[error(transparent)]
 pub struct DeviceLost(pub RunError);
 
-/// Builds a runner with memory for the capacity. Called once at start, and again after a panic of the runner, whose
-/// state is then not trusted, until that succeeds.
+/// Builds a runner with memory for the capacity. Called once at start. After a panic, when the runner's state is not
+/// trusted, it is called again until it succeeds.
 pub type BuildRunner = Box<dyn FnMut(Capacity) -> Result<Box<dyn Runner>, RunError> + Send>;
 
 /// The largest batch a runner has memory for.
@@ -24,9 +24,9 @@ pub type BuildRunner = Box<dyn FnMut(Capacity) -> Result<Box<dyn Runner>, RunErr
 pub struct Capacity {
     /// Sequences.
     pub batch_size: usize,
-    /// Tokens of all of them; counted with padding where the runner pads.
+    /// Tokens of all sequences; counted with padding where the runner pads.
     pub total_tokens: usize,
-    /// Tokens of the longest.
+    /// Tokens of the longest sequence.
     pub max_seq_len: usize,
 }
 
@@ -35,7 +35,7 @@ pub struct Capacity {
 pub struct HeldBytes {
     /// Weights, as its kernels read them.
     pub weights: usize,
-    /// Activations and rows: about what the largest batch plans, for all batches share chunks.
+    /// Activations and rows: about what the largest batch plans, since all batches share chunks.
     pub activations: usize,
 }
 
@@ -48,8 +48,8 @@ pub struct Sequence<'a> {
     pub token_type_ids: &'a [u32],
     /// Positions of the tokens whose rows may be read as [`Rows::Selected`]; a model that has none ignores them.
     pub selected: &'a [u32],
-    /// Which of its rows will be read; `None`: any that the model has. What no sequence of a batch wants need not be
-    /// computed.
+    /// Which of its rows will be read; `None`: any that the model has. Rows that no sequence of a batch wants need not
+    /// be computed.
     pub rows: Option<Rows>,
 }
 
@@ -91,7 +91,7 @@ pub trait Runner: Send {
     /// The largest batch it has memory for.
     fn capacity(&self) -> Capacity;
 
-    /// Most batches that may be submitted before the oldest is released. With more than one, a device that computes
+    /// Most batches that may be submitted before the oldest is released. With a depth above 1, a device that computes
     /// asynchronously begins the next batch as soon as one is done.
     fn depth(&self) -> usize {
         1
@@ -118,12 +118,12 @@ pub trait Runner: Send {
     }
 
     /// Starts a batch within the capacity, behind those that were submitted before: copies the ids to where the device
-    /// reads them, and returns. A device that computes on the calling thread returns when the batch is computed. It
-    /// calls `keep_going` now and then, such as between layers, and cancels the batch when that returns `false`
-    /// ([`Progress::Stopped`]). Other devices need not call it.
+    /// reads them, and returns. A device that computes on the calling thread returns when the batch is computed. Such a
+    /// device calls `keep_going` now and then, for example between layers, and cancels the batch when that returns
+    /// `false` ([`Progress::Stopped`]). Other devices need not call it.
     ///
     /// # Errors
-    /// Errors of the device. This batch then counts as never submitted, the earlier ones are unaffected, and the runner
+    /// Errors of the device. This batch then counts as never submitted, earlier batches are unaffected, and the runner
     /// can still be used.
     fn submit(
         &mut self,
@@ -134,7 +134,7 @@ pub trait Runner: Send {
     /// The state of the oldest batch; does not block.
     ///
     /// # Errors
-    /// Errors of the device. The batch is then lost and is released like others; the runner can still be used.
+    /// Errors of the device. The batch is then lost, and is released like others; the runner can still be used.
     fn poll(&mut self) -> Result<Progress, RunError>;
 
     /// Appends rows of sequence number `sequence` of the oldest batch, which is done, as the model leaves them:

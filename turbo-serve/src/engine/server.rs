@@ -131,9 +131,9 @@ impl Engine {
         })))
     }
 
-    /// Rejects new requests, waits until all accepted ones are answered, and ends the threads. Accepted requests wait
-    /// for no others any more, as with [`Dispatch::Hungry`](turbo_sched::Dispatch::Hungry). A second call waits for the
-    /// same; [`Engine::abandon`] cuts the wait short.
+    /// Rejects new requests, waits until all accepted ones are answered, and ends the threads. Accepted requests are no
+    /// longer held back for others, as with [`Dispatch::Hungry`](turbo_sched::Dispatch::Hungry). A second call waits
+    /// for the same; [`Engine::abandon`] cuts the wait short.
     pub async fn stop(&self) {
         self.0.health.set(Health::Stopping);
         self.0.tokenizing.hurry();
@@ -141,15 +141,15 @@ impl Engine {
         self.0.tokenizing.stop();
         let shared = Arc::clone(&self.0);
         let (joined, all_joined) = oneshot::channel();
-        // Under the lock, so that a second call waits for the same, even if the first one's future is gone.
+        // Joined under the lock, so that a second call waits for the same, even if the first call's future is gone.
         let join = move || {
             let mut threads = shared.threads.lock().unwrap_or_else(PoisonError::into_inner);
             threads.drain(..).for_each(|thread| drop(thread.join()));
             // Fails only if nobody waits any more.
             let _ = joined.send(());
         };
-        // Joining blocks until the threads have ended, and there may be no runtime, or none any more. Where no thread can
-        // be started for it they end all the same.
+        // Joining blocks until the threads have ended, and there may be no runtime to block on, or none any more. If no
+        // thread can be started to join them, they end all the same.
         if std::thread::Builder::new().name("turbo-stop".into()).spawn(join).is_ok() {
             drop(all_joined.await);
         }
@@ -258,7 +258,7 @@ impl Infer for Engine {
     }
 
     fn has_room(&self, inputs: usize) -> bool {
-        // when stopping, let the caller go on to the request, which fails with `Stopping`
+        // while stopping, let the caller go on to its request, which fails with `Stopping`
         self.health() == Health::Stopping || self.0.admission.has_room(inputs, Instant::now())
     }
 
@@ -345,7 +345,7 @@ fn characters(input: &Input) -> usize {
     }
 }
 
-/// What the worker's thread starts with.
+/// What the worker thread starts with.
 struct WorkerStart {
     model: Model,
     config: EngineConfig,

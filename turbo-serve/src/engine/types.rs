@@ -11,11 +11,11 @@ use super::{AnswerRoom, Instruction, PromptName, Urgency};
 pub enum Input {
     /// A text; the model's tokenizer adds its special tokens.
     Text(String),
-    /// Two texts that the model reads together: a question and a document, a premise and a hypothesis.
+    /// Two texts that the model reads together, such as a question and a document, or a premise and a hypothesis.
     Pair(String, String),
     /// Token ids, used verbatim: no special tokens are added.
     Ids(Vec<u32>),
-    /// All that the model reads, used verbatim.
+    /// Everything that the model reads, used verbatim.
     Encoded(Encoded),
 }
 
@@ -41,7 +41,7 @@ pub enum OutputKind {
     Pooled {
         /// Whether the row is divided by its L2 norm.
         normalize: bool,
-        /// Keep the first so many values, before normalising (Matryoshka); `None` keeps all.
+        /// How many leading values are kept, before normalising (Matryoshka); `None` keeps all.
         dimensions: Option<usize>,
     },
     /// One row per token of the input.
@@ -76,20 +76,20 @@ pub struct InferRequest {
     /// Most tokens of each input, where that is less than the model takes; more is too long. [`Input::Encoded`] has the
     /// model's limit alone.
     pub max_input_length: Option<usize>,
-    /// Which of the model's prompts is put before each text. The default is not for pairs and ids; a request that names
-    /// one may have neither.
+    /// Which of the model's prompts is put before each text. The default prompt is not put before pairs and ids; a
+    /// request that names a prompt may have neither.
     pub prompt_name: PromptName,
-    /// What pairs are judged by, in place of the model's own instruction; all inputs are pairs then. Where it is empty, the
-    /// model's template has words of its own.
+    /// The instruction by which pairs are judged, in place of the model's own; all inputs have to be pairs then. If it
+    /// is empty, the model's template has words of its own.
     pub instruction: Option<Instruction>,
     /// Its deadline and priority.
     pub urgency: Urgency,
-    /// The room that its answer is held in.
+    /// The room in which its answer is held.
     pub room: AnswerRoom,
-    /// Whether the caller waits and retries where there is no room: such a rejection is not counted, and the request
-    /// may be admitted before new ones.
+    /// Whether the caller waits and retries where there is no room. Such a rejection is not counted, and the request
+    /// never stands back for one that waits for several slots, as a new request does.
     pub retries: bool,
-    /// Whether it is part of a request that has begun: an engine that runs several models then begins no new request,
+    /// Whether it is part of a request that has begun: an engine that runs several models then begins none of its own,
     /// which a stopping server would reject.
     pub continues: bool,
 }
@@ -119,7 +119,7 @@ pub struct Row {
     /// `[rows, row_len]`: one row for [`OutputKind::Pooled`], `tokens` rows for [`OutputKind::Tokens`], one for each
     /// selected token for [`OutputKind::Selected`].
     pub values: Vec<f32>,
-    /// Values per row: what the model has, or the `dimensions` asked for.
+    /// Values per row: those of the model's rows, or the `dimensions` asked for.
     pub row_len: usize,
     /// Tokens of the input after truncation, special tokens included.
     pub tokens: usize,
@@ -146,21 +146,21 @@ pub struct InferResponse {
 pub struct Usage {
     /// Where the time went.
     pub timings: Timings,
-    /// Unicode characters of all texts, prompts not counted; of ids that come alone, their number.
+    /// Unicode characters of all texts, without prompts; for [`Input::Ids`], their number.
     pub characters: usize,
     /// Tokens of all inputs after truncation.
     pub tokens: usize,
 }
 
-/// Where the time of a request went. `total` is of the request; the others are the mean over its inputs, as
+/// Where the time of a request went. `total` is for the request; the others are means over its inputs, as
 /// text-embeddings-inference reports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timings {
     /// From the call until the answer was sent, whenever the caller takes it.
     pub total: Duration,
-    /// From the call until the input was tokens (waiting for a tokenizer thread included).
+    /// From the call until the input was tokenized (waiting for a tokenizer thread included).
     pub tokenization: Duration,
-    /// From tokens until its batch started; 0 where the answer was cached.
+    /// From the end of that until its batch started; 0 where the answer was cached.
     pub queue: Duration,
     /// The time of its batch; 0 where the answer was cached.
     pub inference: Duration,

@@ -1,4 +1,4 @@
-//! Files of texts in, files of answers out, a row for a row.
+//! Files of texts in, files of answers out: one row of answers for each row of texts.
 //!
 //! ```text
 //! file ─read─▶ rows ─▶ tokenizer threads ─▶ window, by length ─▶ batches ─▶ model ─▶ writer thread ─▶ file
@@ -11,10 +11,10 @@
 //! | [`write`](mod@write) | answers as JSONL, NPY or Parquet, which can be continued after an interruption |
 //! | [`pipeline`] | the threads between, and how a window becomes batches |
 //!
-//! Every row of the input gives exactly one row of the output, in order, also a row that could not be read or does not
-//! suit the model: its answer says what was wrong. So the number of rows in a file of answers is all that a later run
-//! needs to continue it. Everything is bounded: rows in bytes, windows in tokens, queues in windows; memory does not
-//! grow with the file.
+//! Every row of the input gives exactly one row of the output, in order. A row that could not be read or does not suit
+//! the model does so, too: its answer says what was wrong. So the number of rows in a file of answers is all that a
+//! later run needs to continue it. Everything is bounded: rows in bytes, windows in tokens, queues in windows. So
+//! memory does not grow with the file.
 
 mod error;
 mod format;
@@ -25,8 +25,8 @@ pub mod write;
 pub use error::FileError;
 pub use format::{InputFormat, OutputFormat, Quotes};
 
-/// Most bytes of one row of an input: a longer one is more likely a file without line ends, or an open quote.
+/// Most bytes of one row of an input: a longer row more likely means a file without line ends, or an open quote.
 pub const MAX_ROW_BYTES: usize = 16 << 20;
 
-/// The name of a file that stands for standard input or output.
+/// The file name that stands for standard input or output.
 pub const STANDARD: &str = "-";

@@ -30,13 +30,14 @@ pub(super) trait Ask: Send + 'static {
     /// The message that answers it.
     type Answer: Message + 'static;
 
-    /// How it is counted; `None` for requests that only need the tokenizer, and parts of a stream that counts as one.
+    /// How it is counted; `None` for requests that only need the tokenizer, and for parts of a stream that counts as
+    /// one.
     const COUNTED: Option<Arity>;
 
     /// Whether its answer has a row for each token.
     const OF_TOKENS: bool = false;
 
-    /// The model that it names; `called` is the one of the call's metadata, for messages that cannot name one.
+    /// The model that the message names; `called` is the one in the call's metadata, for messages that cannot name one.
     fn wanted<'a>(&'a self, called: &'a Model) -> Wanted<'a> {
         called.wanted()
     }
@@ -161,7 +162,7 @@ impl Calls {
         self.lease_by(model.wanted(), model.urgency.deadline).await
     }
 
-    /// The same for a model that the message names.
+    /// Leases the model that a message names, waiting for it until the call's deadline at most.
     pub(super) async fn lease(&self, wanted: Wanted<'_>, metadata: &MetadataMap) -> Result<Served, Status> {
         let urgency = urgency(metadata).map_err(|error| self.refuse(&error))?;
         self.lease_by(wanted, urgency.deadline).await
@@ -179,7 +180,7 @@ impl Calls {
     }
 }
 
-/// What is reported of a model beside its answers; a copy, so that it does not hold a lease.
+/// What is reported of a model with its answers; a copy, so that it does not hold a lease.
 pub(super) struct Answerer {
     name: String,
     compute_type: HeaderValue,

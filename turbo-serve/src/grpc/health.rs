@@ -79,8 +79,8 @@ impl Calls {
         }
     }
 
-    /// Whether the server or the engine of a served model stops. Unloaded models do not count: they are served no more,
-    /// and their engines stop when the last lease is dropped.
+    /// Whether the server or the engine of a served model is stopping. Unloaded models do not count: they are no longer
+    /// served, and their engines stop when the last lease is dropped.
     pub(super) fn are_stopping(&self) -> bool {
         let stops = |model: &Served| model.engine().health() == engine::Health::Stopping;
         self.models.is_stopping() || self.models.ready().iter().any(stops)
@@ -135,7 +135,7 @@ impl Watch {
                 self.told = Some(now);
                 return Some((Ok(response(now)), self));
             }
-            // It would keep the server from stopping.
+            // Going on would keep the server from stopping.
             if self.calls.are_stopping() {
                 return None;
             }
@@ -144,7 +144,7 @@ impl Watch {
     }
 }
 
-/// The model that a call names. Bad metadata are not counted as a failed request, as over HTTP.
+/// The model that a call names. Invalid metadata do not count as a failed request, as over HTTP.
 fn model(request: &Request<HealthCheckRequest>) -> Result<Model, Status> {
     Model::of(request.metadata()).map_err(|error| status(&error))
 }

@@ -1,7 +1,7 @@
-//! A log line per call when it ends, its span until then, and a count of calls that fail before they reach a method.
+//! Logs each call when it ends, keeps its span until then, and counts calls that fail before they reach a method.
 //!
-//! In: calls, inside their [spans](crate::request_span). Out: their answers, which may be streams: what is done for a
-//! stream while its client reads it belongs to the call's span.
+//! In: calls, inside their [spans](crate::request_span). Out: their answers, which may be streams. Work that is done
+//! for a stream while its client reads it belongs to the call's span.
 
 use std::{
     pin::Pin,
@@ -43,7 +43,7 @@ pub(super) async fn observe(mut request: Request, next: Next) -> Response {
     }
 }
 
-/// What the log line says of a call.
+/// What the log line reports about a call.
 #[derive(Clone)]
 pub(super) struct Call {
     uri: Uri,
@@ -104,7 +104,7 @@ fn is_ours(code: Code) -> bool {
 }
 
 /// Whether tonic uses this code itself: for a message that is too large, packed or unpacked, or cannot be decoded, or
-/// an unknown method.
+/// for an unknown method.
 fn is_tonics(code: Code) -> bool {
     matches!(code, Code::OutOfRange | Code::ResourceExhausted | Code::Internal | Code::Unimplemented)
 }

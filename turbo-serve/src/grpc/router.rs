@@ -42,11 +42,11 @@ use crate::{
 /// Most bytes of a health or reflection message: clients may send these without a key.
 const PUBLIC_LIMIT: usize = 64 << 10;
 
-/// Why reflection can tell of the services.
+/// Why the reflection services can be built.
 const DESCRIBED: &str = "the descriptors are those that build.rs has written";
 
-/// The routes of a service whose messages have so many bytes at most, packed or not. Its answers are not packed, though
-/// most clients would accept that: numbers hardly shrink, and packing would delay each.
+/// The routes of a service whose messages have at most this many bytes, compressed or not. Answers are not compressed,
+/// though most clients would accept that: numbers hardly shrink, and compression would delay each answer.
 macro_rules! taking {
     ($service:expr, $limit:expr) => {
         service(
@@ -59,8 +59,8 @@ macro_rules! taking {
     };
 }
 
-/// All services, to be merged with [`http::router`](crate::http::router()). A message has `payload_limit` bytes at
-/// most, after unpacking.
+/// All services, to be merged with [`http::router`](crate::http::router()). A message has at most `payload_limit` bytes
+/// after unpacking.
 pub fn router(models: impl Into<Models>, metrics: Metrics, payload_limit: usize) -> Router {
     let (calls, limit) = (Calls { models: models.into(), metrics }, payload_limit);
     let stopping = calls.clone();
@@ -83,8 +83,8 @@ pub fn router(models: impl Into<Models>, metrics: Metrics, payload_limit: usize)
         .route_layer(middleware::from_fn(calls_alone))
 }
 
-/// Refuses requests that are not gRPC calls. The services would take any request for a call, but its body was counted
-/// and timed as its content type says.
+/// Refuses requests that are not gRPC calls. The services would take any request for a call, but its body has been
+/// counted and timed as its content type says.
 async fn calls_alone(request: Request, next: Next) -> Response {
     let (method, headers) = (request.method(), request.headers());
     if method == Method::POST && is_call(headers) {
@@ -97,7 +97,7 @@ async fn calls_alone(request: Request, next: Next) -> Response {
     turn_away(request, ApiError::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)).await
 }
 
-/// The request with messages that end when the server stops: reflection waits for the next message, which may never
+/// Makes the messages of a request end when the server stops: reflection waits for the next message, which may never
 /// come.
 fn until_stopped(calls: Calls, request: Request) -> Request {
     let stopped = async move { calls.end(None).await };
@@ -112,7 +112,7 @@ fn reflection() -> Builder<'static> {
         .register_encoded_file_descriptor_set(v1alpha::FILE_DESCRIPTOR_SET)
 }
 
-/// The route of all methods of a service, which refuses unknown ones itself. A packed message unpacks to at most
+/// The route of all methods of a service, which refuses unknown methods itself. A compressed message unpacks to at most
 /// `limit` bytes.
 fn service<S>(service: S, limit: usize) -> Router
 where

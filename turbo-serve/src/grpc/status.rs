@@ -69,7 +69,7 @@ fn told(error: &ApiError) -> Status {
     status
 }
 
-/// The same for a failure that is found before a message reaches its service; also counts it.
+/// The status for a failure that is found before a message reaches its service; also counts it.
 pub(crate) fn counted(error: &ApiError) -> Status {
     let Failure(reason) = error.failure();
     counter!(REQUEST_FAILURE, ERR => reason).increment(1);
@@ -94,7 +94,7 @@ pub(crate) fn is_service(path: &str) -> bool {
     SERVICES.iter().any(|service| path.starts_with(service))
 }
 
-/// Whether these headers, or trailers of an answer that has begun, tell of a server-side failure: the codes that
+/// Whether these headers, or trailers of an answer that has begun, report a server-side failure: the codes that
 /// OpenTelemetry counts as server errors, and those of a model that cannot answer, as over HTTP.
 pub(crate) fn has_failed(headers: &HeaderMap) -> bool {
     headers.get(Status::GRPC_STATUS).is_some_and(|code| {

@@ -1,7 +1,8 @@
 //! Many requests in one call: answered in order, a bounded number at a time.
 //!
-//! They run on a task of their own. Polled only when the client reads an answer, they would stall half done while it
-//! does not read: their timings would measure the client, and a server that stops would wait for them.
+//! The requests run on a task of their own. If they were polled only when the client reads an answer, they would stall
+//! half done while it does not read: their timings would measure the client, and a server that is stopping would wait
+//! for them.
 
 use std::{
     panic::resume_unwind,
@@ -36,13 +37,13 @@ const LOOK: Duration = Duration::from_millis(250);
 pub(super) const AT_ONCE: usize = 256;
 
 /// Most tokenizer requests of one stream at a time: they share no batch, and the answer to a long text is fifty times
-/// as long.
+/// as long as the text.
 const TOKENIZED_AT_ONCE: usize = 4;
 
 /// The answers of a stream, as the client receives them.
 pub(super) type Answers<A> = Pin<Box<dyn Stream<Item = Result<A, Status>> + Send>>;
 
-/// The same before the client takes them, each with its room, if bytes in flight are counted.
+/// Answers that the client has not taken yet, each with its room, if bytes in flight are counted.
 type Made<A> = Answers<(A, Option<Held>)>;
 
 /// The places of one stream: each request takes one until the client has taken its answer. Clones share them.
@@ -50,7 +51,7 @@ type Made<A> = Answers<(A, Option<Held>)>;
 pub(super) struct Places(Arc<Semaphore>);
 
 impl Places {
-    /// So many places.
+    /// Makes this many places.
     pub(super) fn new(at_once: usize) -> Self {
         Self(Arc::new(Semaphore::new(at_once)))
     }
@@ -113,7 +114,8 @@ pub(super) fn at_once(served: &Served) -> usize {
     (served.engine().info().max_concurrent_requests / 2).max(1)
 }
 
-/// The same for answers with a row for each token, such that inputs of any length have room.
+/// Most requests of one stream at a time whose answers have a row for each token: few enough that inputs of any
+/// length have room.
 fn answers_at_once(served: &Served, arrived: &Arrived) -> usize {
     let info = served.engine().info();
     let row_len = info.model.row_len(OutputKind::Tokens).unwrap_or_default();
@@ -121,7 +123,7 @@ fn answers_at_once(served: &Served, arrived: &Arrived) -> usize {
 }
 
 impl Calls {
-    /// Answers each message of a stream with one.
+    /// Answers each message of a stream with one message.
     pub(super) async fn answer_each<Q: Ask + Message>(
         &self,
         request: Request<Streaming<Q>>,
@@ -141,9 +143,9 @@ impl Calls {
         Ok(Response::new(places.give_out(answers.boxed())))
     }
 
-    /// Runs each message; the answers have their order. Dropping the stream cancels the requests that run. While one
-    /// waits for a slot, no other message is read, so what a client sends ahead stays with the client. Messages are
-    /// held in `arrived` until they are answered; each answer comes with its room.
+    /// Runs each message; the answers come in the order of the messages. Dropping the stream cancels the running
+    /// requests. While one waits for a slot, no other message is read, so what a client sends ahead stays with the
+    /// client. Messages are held in `arrived` until they are answered; each answer comes with its room.
     pub(super) fn ask_each<Q: Ask>(
         self,
         model: Model,
@@ -170,7 +172,8 @@ impl Calls {
                 Ok((answered, waits.map_err(|error| calls.refuse(&error.into()))?))
             }
         };
-        // After the previous message: once other tasks have run, that one is submitted or waits at the door.
+        // Lets a message in after the previous one: once other tasks have run, that one is submitted or waits at the
+        // door.
         let let_in = move |message| {
             let door = at_door.clone();
             async move {
@@ -182,8 +185,8 @@ impl Calls {
         messages.map(come).then(let_in).map(ask).buffered(at_once)
     }
 
-    /// The [coming](Self::coming) messages, each counted with its unpacked size. One for which there is no room is an
-    /// error by itself.
+    /// The [coming](Self::coming) messages, each counted with its unpacked size. A message for which there is no room
+    /// becomes an error.
     pub(super) fn messages<Q: Message + 'static>(
         self,
         model: Option<Model>,
@@ -194,8 +197,8 @@ impl Calls {
         self.coming(model, request).map(move |message| message.and_then(&counted))
     }
 
-    /// The messages of a client, until it sends no more; or until none can be read or answered any more: the last item
-    /// is an error then. Without a `model` they may name any.
+    /// A client's messages, until it sends no more, or until none can be read or answered any more: the last item is
+    /// then an error. Without a `model`, the messages may name any.
     pub(super) fn coming<Q: Message + 'static>(
         self,
         model: Option<Model>,
@@ -215,8 +218,8 @@ impl Calls {
         })
     }
 
-    /// Waits until no message could be answered any more, and returns why. Without this a stream whose client is silent
-    /// would keep the server from stopping.
+    /// Waits until no message could be answered any more, and returns why. Without this, a stream whose client is
+    /// silent would keep the server from stopping.
     pub(super) async fn end(&self, model: Option<&Model>) -> ApiError {
         loop {
             tokio::time::sleep(LOOK).await;

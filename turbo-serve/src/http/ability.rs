@@ -1,37 +1,37 @@
-//! Which route answers for which model, and what the others say.
+//! Which routes a model answers, and how the others refuse.
 
 use super::{error::ApiError, target::Target};
 use crate::engine::{ModelInfo, Task};
 
-/// What a route gives.
+/// What a route computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ability {
     /// A vector per input.
     Embed,
     /// A vector per token.
     EmbedAll,
-    /// The words that an input is about, each with its weight.
+    /// A sparse vector per input: vocabulary entries, each with its weight.
     EmbedSparse,
-    /// How alike texts are.
+    /// The similarity of texts.
     Similarity,
     /// Scores of labels.
     Predict,
-    /// Texts in the order of their score, of which there is one.
+    /// Texts in the order of their scores by a model's only label.
     Rerank,
-    /// How well two texts go together: their score, or how alike they are.
+    /// How well two texts match: a pair's score, or the similarity of two vectors.
     Score,
-    /// Rows of inputs or of tokens, whatever they mean.
+    /// Rows of inputs or of tokens, whatever their meaning.
     Pool,
-    /// Words that have labels.
+    /// Labelled words.
     TokenClassification,
-    /// Where in a text an answer is.
+    /// Where in a text the answer is.
     QuestionAnswering,
     /// Words that fit into a gap.
     FillMask,
 }
 
 impl Ability {
-    /// What is asked of this model where nothing else is said: `POST /`.
+    /// What `POST /` asks of this model by default.
     pub(super) fn of(model: &ModelInfo) -> Self {
         match model.task {
             Task::Embedding { .. } => Self::Embed,
@@ -44,14 +44,14 @@ impl Ability {
         }
     }
 
-    /// Whether a model can do it.
+    /// Whether a model has this ability.
     pub(crate) fn is_of(self, model: &ModelInfo) -> bool {
         let main = Self::of(model);
         match self {
-            // A sparse vector is a vector, if a long one.
+            // A sparse vector is a vector, too, only a long one.
             Self::Embed | Self::Similarity => matches!(main, Self::Embed | Self::EmbedSparse),
             Self::EmbedAll => main == Self::Embed,
-            // One label is a classifier, too.
+            // A model with one label is a classifier, too.
             Self::Predict => matches!(main, Self::Predict | Self::Rerank),
             Self::Score => matches!(main, Self::Rerank | Self::Embed | Self::EmbedSparse),
             Self::Pool => !matches!(main, Self::QuestionAnswering | Self::FillMask),
@@ -59,7 +59,8 @@ impl Ability {
         }
     }
 
-    /// Refuses on behalf of models that cannot do it, and names the route that was asked: several lead here.
+    /// Refuses if the model lacks this ability. The error names the requested route, because several routes share an
+    /// ability.
     pub(super) fn check(self, target: &Target) -> Result<(), ApiError> {
         let model = &target.engine().info().model;
         if self.is_of(model) {
@@ -75,7 +76,7 @@ impl Ability {
         Err(ApiError::wrong_model(message))
     }
 
-    /// The route that is named for it.
+    /// The route that errors recommend for it.
     fn path(self) -> &'static str {
         match self {
             Self::Embed => "`/embed`",
@@ -92,7 +93,7 @@ impl Ability {
         }
     }
 
-    /// The kind of model that can.
+    /// The kind of model that has it.
     pub(crate) fn needs(self) -> &'static str {
         match self {
             Self::Embed | Self::EmbedAll | Self::Similarity => "an embedding model",

@@ -1,4 +1,4 @@
-//! What every route that asks the model does between its protocol's request and its protocol's answer.
+//! What all routes that run the model do between their protocol's request and their protocol's answer.
 
 use std::{
     future::{Future, poll_fn},
@@ -25,23 +25,23 @@ use crate::{
     tasks::{NoRoom, infer_in_parts},
 };
 
-/// Answers with more values than this (about a millisecond of writing) are written on a thread of their own, so that
-/// other connections of this thread need not wait.
+/// Answers with more values than this (about a millisecond of writing) are written on a blocking thread, so that other
+/// connections of this thread need not wait.
 const VALUES_WRITTEN_HERE: usize = 1 << 15;
 
-/// A request in the words of no protocol.
+/// A request, independent of any protocol.
 pub(super) struct Question {
     pub(super) inputs: Counted,
     pub(super) output: OutputKind,
-    /// `None` is the server's default.
+    /// `None`: the server's default.
     pub(super) truncation: Option<Truncation>,
-    /// `None` is what the model takes.
+    /// `None`: as long as the model takes.
     pub(super) max_input_length: Option<usize>,
-    /// Which prompt is put before texts.
+    /// The prompt that is put before texts.
     pub(super) prompt_name: PromptName,
-    /// What pairs are judged by, in place of the model's own.
+    /// The instruction by which pairs are judged, instead of the model's own.
     pub(super) instruction: Option<String>,
-    /// The two fields that the inputs are from, where they are from two.
+    /// The two fields of the body that the inputs come from, if they come from two.
     pub(super) sides: Option<Sides>,
     pub(super) received: Instant,
 }
@@ -50,12 +50,12 @@ pub(super) struct Question {
 #[derive(Clone, Copy)]
 pub(super) struct Sides {
     pub(super) fields: [&'static str; 2],
-    /// Inputs of the first.
+    /// How many inputs the first field has.
     pub(super) firsts: usize,
 }
 
 impl Sides {
-    /// An error that names the field of its input, and counts the inputs of that field alone.
+    /// An error that names the field of its input, and numbers inputs within that field.
     fn told(self, error: EngineError) -> ApiError {
         let mut field = None;
         let error = error.renumbered(|input| {
@@ -71,7 +71,7 @@ impl Sides {
 }
 
 impl Question {
-    /// As the server and the model do it, where the request says nothing else.
+    /// A question with the server's and the model's defaults for everything else.
     pub(super) fn new(inputs: Counted, output: OutputKind, received: Instant) -> Self {
         let (truncation, max_input_length, instruction) = (None, None, None);
         let prompt_name = PromptName::Default;
@@ -91,7 +91,7 @@ impl Question {
     }
 }
 
-/// Has the engine answer, and `write` put the answer into JSON. Dropping the future withdraws the request.
+/// Asks the engine, and has `write` turn its answer into JSON. Dropping the future cancels the request.
 pub(super) async fn answer(
     target: &Target,
     question: Question,
@@ -103,8 +103,8 @@ pub(super) async fn answer(
     answer_with(target, arity, received, response, write).await
 }
 
-/// The same of any number of inputs, instead of the question's: the engine is asked for as many at a time as it takes.
-/// Its caller has begun the request ([`Target::begun`]); `no_room` is of the first part.
+/// Like `answer`, for any number of `inputs` instead of the question's. The engine is asked in parts of as many as it
+/// takes. The caller has begun the request ([`Target::begun`]); `no_room` applies to the first part.
 pub(super) async fn answer_in_parts(
     target: &Target,
     question: Question,
@@ -137,7 +137,7 @@ async fn answer_with(
     Ok(answered(target, arity, &usage, received, body))
 }
 
-/// Counts an answer when it goes out, and says in its headers what it took.
+/// The response with an answer's body: its headers report usage and timings, and it is counted when it goes out.
 pub(super) fn answered(
     target: &Target,
     arity: Arity,
@@ -149,7 +149,7 @@ pub(super) fn answered(
     let (metrics, timings) = (target.metrics().clone(), usage.timings);
     let count = move || metrics.answered(arity, &timings, total);
     match target.planned() {
-        // Where there is no room for it, it is given up.
+        // An answer that finds no room is dropped, and not counted.
         Some(planned) => planned.when_it_goes_out(count),
         None => count(),
     }
@@ -163,7 +163,7 @@ pub(super) fn json(body: Vec<u8>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// The answer of an engine; its errors name the field of their input, where there are two.
+/// The answer of an engine; with two `sides`, its errors name the field of their input.
 async fn told<'a, T>(sides: Option<Sides>, ask: impl FnOnce() -> Pending<'a, T>) -> Result<T, ApiError> {
     let answer = even_if_it_panics(ask).await?;
     answer.map_err(|error| match sides {
@@ -172,7 +172,7 @@ async fn told<'a, T>(sides: Option<Sides>, ask: impl FnOnce() -> Pending<'a, T>)
     })
 }
 
-/// The answer of an engine, even if it panics: else the connection would end without a word.
+/// The answer of an engine, or an error if it panics: otherwise the connection would close without an answer.
 pub(crate) async fn caught<'a, T>(ask: impl FnOnce() -> Pending<'a, T>) -> Result<T, ApiError> {
     Ok(even_if_it_panics(ask).await??)
 }
@@ -181,7 +181,7 @@ async fn even_if_it_panics<'a, T>(
     ask: impl FnOnce() -> Pending<'a, T>,
 ) -> Result<Result<T, EngineError>, ApiError> {
     let panicked = |_| ApiError::backend("inference failed: the engine panicked");
-    // A future that has panicked is not polled again, and what it shared with others is the engine's to look after.
+    // Unwind-safe: a future that has panicked is not polled again, and the engine looks after any state it shared.
     let mut answer = catch_unwind(AssertUnwindSafe(ask)).map_err(panicked)?;
     let polled = poll_fn(|cx| {
         let poll = catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx)));
@@ -190,7 +190,7 @@ async fn even_if_it_panics<'a, T>(
     polled.await.map_err(panicked)
 }
 
-/// Writes an answer of so many values: a small one at once, a large one elsewhere.
+/// Writes an answer of this many values: a small one here, a large one on a blocking thread.
 pub(crate) async fn written<T: Send + 'static>(
     values: usize,
     write: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
@@ -201,8 +201,8 @@ pub(crate) async fn written<T: Send + 'static>(
     }
 }
 
-/// Does long work on a blocking thread, as many at a time as there are cores: more would be done no sooner, and what is
-/// being made is not counted until it is there.
+/// Does long work on a blocking thread, at most one job per core at a time: more would finish no sooner, and the bytes
+/// that a job produces are not counted until it is done.
 pub(super) async fn elsewhere<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {

@@ -1,6 +1,6 @@
-//! Reading a request's body: bounded, unpacked, of the right type, JSON, and an object of the right fields.
+//! Reading a request's body: limits on its size and time, its content type, its JSON, and the fields of that.
 //!
-//! Errors are answered in the JSON of the route's protocol, where axum's own extractor answers with plain text.
+//! Errors are JSON in the form of the route's protocol; axum's own extractor would answer with plain text.
 
 use std::{borrow::Cow, future::poll_fn, pin::Pin, time::Duration};
 
@@ -21,19 +21,18 @@ use tokio::{
 use super::error::ApiError;
 use crate::net::{Arrived, NoRoom};
 
-/// Most bytes that are read of a refused body, so that the client gets to reading the answer: closing a connection with
+/// Most bytes of a refused body that are read, so that the client gets to read the answer: closing a connection with
 /// unread bytes resets it, and the answer is lost.
 const DISCARDED_BYTES: usize = 64 << 20;
-/// For how long such a body is read.
+/// How long such a body is read, at most.
 const DISCARDING: Duration = Duration::from_secs(2);
 
-/// For how long a client may send nothing in the middle of a body.
+/// How long a client may send nothing before its body is complete.
 const STALL: Duration = Duration::from_secs(30);
-/// Bytes a second that have to arrive after the first [`STALL`], on average: otherwise a body could arrive slowly for
-/// ever.
+/// Bytes per second that must arrive on average after the first [`STALL`]: otherwise a body could trickle in for ever.
 pub(crate) const SLOWEST: usize = 1000;
 
-/// The bytes of a body whose content type is JSON, `limit` at most.
+/// Reads a body of at most `limit` bytes whose content type must be JSON.
 pub(super) async fn json(head: &Parts, body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
     if !says_json(&head.headers) {
         let said = head
@@ -55,10 +54,10 @@ fn says_json(headers: &HeaderMap) -> bool {
     subtype.is_some_and(|subtype| subtype == "json" || subtype.ends_with("+json"))
 }
 
-/// Most bytes that are allocated in advance for an announced length; beyond that the buffer grows as bytes arrive.
+/// Most bytes allocated in advance for a declared length; beyond that, the buffer grows as bytes arrive.
 const BELIEVED: usize = 4 << 20;
 
-/// The bytes of a body, `limit` at most.
+/// Reads a body of at most `limit` bytes.
 pub(super) async fn bytes(head: &Parts, mut body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
     let headers = &head.headers;
     if let Some(encoding) = encoding(headers) {
@@ -112,20 +111,20 @@ pub(super) async fn bytes(head: &Parts, mut body: Body, limit: usize) -> Result<
     }
 }
 
-/// The deadline for more bytes of what began at `began` and has `got` bytes by now; and how long that has taken in all,
-/// if the average rate sets the deadline.
+/// The deadline for the next bytes of a transfer that began at `began` and has `got` bytes so far. If the average rate
+/// sets this deadline, also the total time that the transfer will have taken by then.
 pub(crate) fn patience(began: Instant, got: usize) -> (Instant, Option<Duration>) {
     patience_at(began, got, SLOWEST)
 }
 
-/// The same for a least rate of `slowest` bytes a second.
+/// Like `patience`, with a minimum rate of `slowest` bytes per second.
 pub(crate) fn patience_at(began: Instant, got: usize, slowest: usize) -> (Instant, Option<Duration>) {
     let patience = STALL + Duration::from_secs((got / slowest) as u64);
     let (stall, end) = (Instant::now() + STALL, began + patience);
     (stall.min(end), (end < stall).then_some(patience))
 }
 
-/// The reason for which reading was stopped after `got` bytes: they arrived too slowly, or nothing arrived any more.
+/// Why reading stopped after `got` bytes: they arrived too slowly, or no more arrived.
 pub(crate) fn too_slow(got: usize, drips_for: Option<Duration>) -> String {
     let stall = STALL.as_secs();
     match drips_for {
@@ -137,27 +136,27 @@ pub(crate) fn too_slow(got: usize, drips_for: Option<Duration>) -> String {
     }
 }
 
-/// The encoding of a body that the router could not unpack.
+/// The content encoding of a body, if the router could not unpack it.
 fn encoding(headers: &HeaderMap) -> Option<Cow<'_, str>> {
     let encoding = String::from_utf8_lossy(headers.get(header::CONTENT_ENCODING)?.as_bytes());
     (encoding != "identity").then_some(encoding)
 }
 
-/// The next frame, after yielding to other tasks now and then: unpacking may yield pieces for a long time without
-/// waiting.
+/// The next frame. It spends the task's cooperative budget, because unpacking may produce pieces for a long time
+/// without ever waiting.
 async fn next_frame(body: &mut Body) -> Option<Result<Frame<Bytes>, axum::Error>> {
     consume_budget().await;
     poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await
 }
 
-/// For routes that use only a request's head: discards a body first.
+/// Middleware for routes that use only a request's head: discards the body first.
 pub(super) async fn unasked(request: Request, next: Next) -> Response {
     let (head, body) = request.into_parts();
     discard(&head, body).await;
     next.run(Request::from_parts(head, Body::empty())).await
 }
 
-/// Reads a body that is refused unread, or not used, to its end without keeping it, within bounds.
+/// Reads a refused or unused body to its end, within bounds, without keeping it.
 pub(super) async fn discard(head: &Parts, body: Body) {
     // A client that sends `Expect: 100-continue` does not send the body after a refusal; polling the body would tell it
     // to.
@@ -166,7 +165,7 @@ pub(super) async fn discard(head: &Parts, body: Body) {
     }
 }
 
-/// The same for the rest of a body.
+/// Reads the rest of a body whose reading has begun, in the same way.
 async fn drain(head: &Parts, mut body: Body) {
     if let Some(arrived) = head.extensions.get::<Arrived>() {
         arrived.discard();
@@ -199,7 +198,7 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
         };
         ApiError::refused(StatusCode::BAD_REQUEST, message)
     };
-    // serde reads a struct from a list, too: `["a text", true]` would be taken for `inputs` and `truncate`
+    // serde also reads a struct from a list: `["a text", true]` would be taken for `inputs` and `truncate`
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         serde_json::from_slice::<IgnoredAny>(bytes).map_err(not_json)?;
         return Err(ApiError::validation("expected a JSON object, got another JSON value"));

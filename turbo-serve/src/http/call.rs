@@ -1,4 +1,4 @@
-//! Extracting a request: the fields of its body, and the model that it is for, with the urgency from its head.
+//! Extracts a request: the fields of its body, the model that it is for, and the urgency from its head.
 
 use std::time::Instant;
 
@@ -19,22 +19,22 @@ use super::{
 };
 use crate::engine::Urgency;
 
-/// The fields of a route's request, and the protocol that words its errors.
+/// The body of a route's request, and the form of the route's errors.
 pub(super) trait RequestBody: DeserializeOwned + Send + Sync {
-    /// The form of its errors.
+    /// The form in which its protocol reports errors.
     type Error: From<ApiError> + IntoResponse;
 
-    /// The model that it names, if its protocol has a field for that.
+    /// The model that the body names, if its protocol has a field for that.
     fn model(&self) -> Option<&str> {
         None
     }
 }
 
-/// Extracts both.
+/// Extracts the body, and the model that the request is for.
 pub(super) struct Call<T> {
     pub(super) target: Target,
     pub(super) body: T,
-    /// When the body's last byte had arrived.
+    /// When the last byte of the body arrived.
     pub(super) received: Instant,
 }
 
@@ -51,7 +51,7 @@ impl<T: RequestBody> FromRequest<Server> for Call<T> {
     }
 }
 
-/// The body of a request for a served model, and the urgency from its head.
+/// Reads the body of a request, and the urgency from its head. If the path names a model, it must be served.
 pub(super) async fn read(
     head: &mut Parts,
     body: Body,

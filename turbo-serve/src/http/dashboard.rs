@@ -23,7 +23,7 @@ pub(super) async fn page() -> Response {
     (headers, dashboard::PAGE).into_response()
 }
 
-/// `GET /dashboard/data`: of the model that the path names, or the default one. Nothing is loaded for it.
+/// `GET /dashboard/data`: the data of the model that the path names, or of the default one. It never loads a model.
 pub(super) async fn data(State(server): State<Server>, path: InPath) -> Result<Response, TeiError> {
     let default = Wanted { name: None, version: None };
     let wanted = path.wanted().unwrap_or(default);

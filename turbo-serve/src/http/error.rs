@@ -1,4 +1,4 @@
-//! Errors as clients receive them: a status, a type, a sentence.
+//! Errors as clients receive them: a status, a type and a message.
 //!
 //! The types, their spelling and their statuses are those of text-embeddings-inference (which documents them in lower
 //! case and sends them in camel case; clients match what is sent).
@@ -20,10 +20,11 @@ use crate::{
     net::NoRoom,
 };
 
-/// Milliseconds to wait, beside `Retry-After`, which has whole seconds only; OpenAI's clients read it first.
+/// Milliseconds to wait. `Retry-After`, which is sent with it, has whole seconds only; OpenAI's clients read this one
+/// first.
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
-/// What kind of failure it was; serialised by name.
+/// The kind of a failure; serialised by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum ErrorType {
     Unhealthy,
@@ -55,8 +56,8 @@ impl ErrorType {
     }
 }
 
-/// Most bytes of a sentence that is sent. Some repeat the wrong value, which may fill a body; over gRPC a sentence is a
-/// header, of which clients accept some kilobytes.
+/// Most bytes of a message. Some messages repeat the invalid value, which may fill a body; over gRPC a message is a
+/// header, and clients accept only some kilobytes of headers.
 const MOST_SAID: usize = 1000;
 
 /// A failure before it is written in a protocol's form: [`TeiError`], [`OpenAiError`], [`RerankError`] or
@@ -65,7 +66,7 @@ const MOST_SAID: usize = 1000;
 pub(crate) struct ApiError {
     status: StatusCode,
     error_type: ErrorType,
-    /// OpenAI's code, where clients look for one.
+    /// OpenAI's code, for errors for which its clients expect one.
     code: Option<&'static str>,
     message: String,
     retry_after: Option<Duration>,
@@ -124,17 +125,17 @@ impl ApiError {
         Self::new(ErrorType::Unauthorized, failure::UNAUTHORIZED, message)
     }
 
-    /// A request of a web page that is not allowed: 403.
+    /// A request from a web page that is not allowed: 403.
     pub(crate) fn forbidden(message: impl Into<String>) -> Self {
         Self::new(ErrorType::Forbidden, failure::UNAUTHORIZED, message)
     }
 
-    /// The same, of inputs in this field of the body.
+    /// Names the body's field whose inputs the error is about.
     pub(super) fn of_field(self, field: &str) -> Self {
         Self { message: shortened(format!("`{field}`: {}", self.message)), ..self }
     }
 
-    /// The same, with what can be done about it.
+    /// Appends what can be done about it.
     pub(super) fn with_remedy(self, remedy: &str) -> Self {
         Self { message: shortened(format!("{}: {remedy}", self.message)), ..self }
     }
@@ -154,7 +155,7 @@ impl ApiError {
         self.status == StatusCode::NOT_FOUND
     }
 
-    /// Its sentence.
+    /// Its message.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
@@ -182,7 +183,7 @@ impl ApiError {
     }
 }
 
-/// A sentence as it is sent. A long one keeps both ends, for what was expected stands last.
+/// Shortens a message for sending. A long one keeps both ends, because what was expected comes last.
 fn shortened(message: String) -> String {
     const LEFT_OUT: &str = "…";
     if message.len() <= MOST_SAID {
@@ -308,8 +309,8 @@ impl IntoResponse for TeiError {
     }
 }
 
-/// A failure in both text-embeddings-inference's form for OpenAI's routes and OpenAI's own: its JavaScript client reads
-/// nothing but `error`.
+/// A failure in text-embeddings-inference's form for OpenAI's routes and in OpenAI's own form at once: OpenAI's
+/// JavaScript client reads only `error`.
 pub(super) struct OpenAiError(ApiError);
 
 impl From<ApiError> for OpenAiError {
@@ -330,7 +331,7 @@ impl IntoResponse for OpenAiError {
         struct Error<'a> {
             message: &'a str,
             r#type: ErrorType,
-            /// The wrong field, which only the message tells.
+            /// The invalid field: always `null`, since only the message names it.
             param: (),
             code: Option<&'static str>,
         }
@@ -342,7 +343,7 @@ impl IntoResponse for OpenAiError {
     }
 }
 
-/// A failure as clients of rerankers read it: Cohere's have `message`, Jina's `detail`.
+/// A failure as clients of rerankers read it: Cohere's read `message`, Jina's read `detail`.
 pub(super) struct RerankError(ApiError);
 
 impl From<ApiError> for RerankError {
@@ -365,7 +366,7 @@ impl IntoResponse for RerankError {
     }
 }
 
-/// A failure as KServe's protocol has it: a sentence, and its status.
+/// A failure in the form of KServe's protocol: a message, beside the HTTP status.
 pub(super) struct KserveError(ApiError);
 
 impl From<ApiError> for KserveError {
@@ -385,7 +386,7 @@ impl IntoResponse for KserveError {
     }
 }
 
-/// A sentence, and fields for programs.
+/// A message, and fields for programs.
 #[derive(Serialize)]
 struct Coded<'a> {
     message: &'a str,

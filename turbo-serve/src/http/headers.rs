@@ -1,4 +1,4 @@
-//! Headers that report usage and timings of an answer: text-embeddings-inference's, all times in whole milliseconds.
+//! Headers that report an answer's usage and timings, as in text-embeddings-inference; times are in whole milliseconds.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! Counters of requests, and the text that Prometheus reads.
+//! Metrics of requests, and the text that Prometheus reads.
 //!
-//! Metrics are global to the process, as the `metrics` macros are: the engine records where it works, several servers
-//! in one process count together, and each can show the whole.
+//! Metrics are global to the process, like the `metrics` macros: the engine records them where it works, and several
+//! servers in one process count together, so that each shows the totals.
 
 use std::{
     collections::HashMap,
@@ -23,8 +23,8 @@ use crate::{
     },
 };
 
-/// How often recorded durations are folded into their buckets, whether or not `/metrics` is read: a server that is not
-/// scraped would keep each of them otherwise.
+/// How often recorded durations are folded into their buckets, whether or not `/metrics` is read: otherwise a server
+/// that is not scraped would keep each of them.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Why metrics cannot be shown.
@@ -60,7 +60,7 @@ struct Method {
     success: Counter,
 }
 
-/// Whether a request's `inputs` were one or a list.
+/// Whether a request's `inputs` were a single input or a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arity {
     Single,
@@ -94,7 +94,7 @@ impl Metrics {
         self.prometheus.render()
     }
 
-    /// The same for requests of the model with this label.
+    /// These metrics, with requests counted for the model with this label.
     pub(crate) fn of(&self, label: Option<&str>) -> Self {
         let Some(label) = label else { return self.clone() };
         let known = self.labelled.read().unwrap_or_else(PoisonError::into_inner).get(label).cloned();
@@ -120,7 +120,7 @@ impl Metrics {
         requests.inference.record(timings.inference.as_secs_f64());
     }
 
-    /// A request failed, for the reason [`failure`](crate::metric_names::failure) names.
+    /// A request failed; `reason` is one of [`failure`](crate::metric_names::failure).
     pub(crate) fn failed(&self, reason: &'static str) {
         counter!(REQUEST_FAILURE, ERR => reason).increment(1);
     }
@@ -158,7 +158,7 @@ impl Requests {
     }
 }
 
-/// Folds what was recorded into its buckets now and then, for as long as the process lives.
+/// Folds recorded values into their buckets at intervals, for as long as the process lives.
 fn keep_up(prometheus: PrometheusHandle) {
     let upkeep = move || {
         loop {
@@ -171,8 +171,8 @@ fn keep_up(prometheus: PrometheusHandle) {
     }
 }
 
-/// Durations: 35 buckets from 15 µs, each 1.5 times the one before; sizes and lengths: powers of two; a batch's fill by
-/// tenths; errors of a hundredth to four times, about twice the one before.
+/// Sets the buckets. Durations: 35 buckets from 15 µs, each 1.5 times the one before. Sizes and lengths: powers of two.
+/// A batch's fill: tenths. Cost errors: from 0.01 to 4, each about twice the one before.
 fn with_buckets(builder: PrometheusBuilder) -> PrometheusBuilder {
     let durations: Vec<f64> = (1..=35).map(|n| 1e-5 * 1.5_f64.powi(n)).collect();
     let powers_of_two = |count: i32| (0..count).map(|n| 2.0_f64.powi(n)).collect::<Vec<_>>();

@@ -2,7 +2,7 @@
 //! rerankers, vLLM's scores, classes and rows, the tasks of Hugging Face's inference clients, KServe's Open Inference
 //! Protocol, and Vertex AI's predictions.
 //!
-//! In: bytes of a request. Out: bytes of an answer. What is computed in between is the [`Infer`]'s business;
+//! In: the bytes of a request. Out: the bytes of an answer. The computation in between belongs to the [`Infer`];
 //! nothing here knows a model, a tokenizer or a batch.
 //!
 //! ```text
@@ -16,31 +16,31 @@
 //! |---|---|
 //! | `POST /embed` | `[[f32]]`, a vector per input |
 //! | `POST /embed_all` | `[[[f32]]]`, a vector per token of each input |
-//! | `POST /embed_sparse` | `[[{"index", "value"}]]`, the words that each input is about |
-//! | `POST /similarity` | `[f32]`, how like the source sentence each sentence is |
-//! | `POST /predict` | `[{"score", "label"}]`, or a list of them, the best first |
-//! | `POST /rerank` | `[{"index", "score", "text"}]`, the best first; or as below, for `documents` |
+//! | `POST /embed_sparse` | `[[{"index", "value"}]]`, a sparse vector per input: vocabulary entries and their weights |
+//! | `POST /similarity` | `[f32]`, the similarity of each sentence to the source sentence |
+//! | `POST /predict` | `[{"score", "label"}]`, or a list of such lists; the best first |
+//! | `POST /rerank` | `[{"index", "score", "text"}]`, the best first; for `documents` as below |
 //! | `POST /v1/rerank`, `POST /v2/rerank` | Cohere's and Jina's results, the best first |
-//! | `POST /score`, `POST /v1/score` | vLLM's list of scores of pairs, in their order |
-//! | `POST /classify` | vLLM's list of labels, with the probabilities of all |
-//! | `POST /pooling` | vLLM's list of rows: of an input, or of each of its tokens |
-//! | `POST /v2/embed` | Cohere's vectors, by the types that they are written in |
-//! | `POST /pipeline/{task}` | the tasks of Hugging Face's inference clients, as they send and read them |
-//! | `POST /tokenize`, `POST /decode` | what the model reads of a text, and back |
-//! | `POST /`, `POST /invocations` | the one of these that the model is for |
-//! | `POST /vertex` | `{"predictions": […]}`, for each instance the answer of the one that the model is for |
+//! | `POST /score`, `POST /v1/score` | vLLM's list of scores, in the order of the pairs |
+//! | `POST /classify` | vLLM's list of labels, each with the probabilities of all labels |
+//! | `POST /pooling` | vLLM's list of rows: one per input, or one per token |
+//! | `POST /v2/embed` | Cohere's vectors, grouped by embedding type |
+//! | `POST /pipeline/{task}` | the tasks of Hugging Face's inference clients, in their formats |
+//! | `POST /tokenize`, `POST /decode` | texts to tokens, and token ids to texts |
+//! | `POST /`, `POST /invocations` | the answer of the route for the model's task |
+//! | `POST /vertex` | `{"predictions": […]}`, the answer of that route to each instance |
 //! | `POST /v1/embeddings`, `POST /embeddings` | OpenAI's list of embeddings |
 //! | `GET /v1/models`, `GET /v1/models/{name}` | the names that a request may use |
 //! | `/v2/…` | KServe's Open Inference Protocol: tensors in, tensors out, and what is served |
-//! | `GET /info` | what is served, and within which limits |
+//! | `GET /info` | what is served, and its limits |
 //! | `GET /health`, `/ping`, `/` | 200, or 503 while requests are not answered |
-//! | `GET /openapi.json`, `/api-doc/openapi.json`, `/docs` | all of this for programs, and as a page |
-//! | `GET /dashboard`, `GET /dashboard/data` | a [page](crate::dashboard) that shows what the server does, and what that reads |
+//! | `GET /openapi.json`, `/api-doc/openapi.json`, `/docs` | the OpenAPI document, and a page that shows it |
+//! | `GET /dashboard`, `GET /dashboard/data` | a [page](crate::dashboard) that shows what the server does, and its data |
 //! | `GET /metrics` | Prometheus text, names in [`metric_names`](crate::metric_names) |
 //!
-//! Of several models, `/models/{name}` or `/models/{name}/versions/{version}` before any of these says which one is
-//! meant ([`Wanted`]), and so does the field `model` of OpenAI's, Cohere's, Jina's and vLLM's bodies; without either,
-//! it is the default one. KServe's paths name it themselves.
+//! With several models, `/models/{name}` or `/models/{name}/versions/{version}` before any of these paths selects one
+//! ([`Wanted`]), and so does the field `model` of OpenAI's, Cohere's, Jina's and vLLM's bodies. Without either, the
+//! default model answers. KServe's paths name the model themselves.
 //!
 //! Headers say how urgent a request is: `X-Request-Deadline-Ms` is the time from now for which its client waits,
 //! `X-Request-Priority` one of `low`, `normal` and `high`. A request that cannot be answered in time is refused at

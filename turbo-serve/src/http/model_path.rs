@@ -1,10 +1,9 @@
-//! Splitting a path into a model's name and its route: `/models/{name}/embed`,
-//! `/models/{name}/versions/{version}/embed`. Names may have a `/`, as those of the Hub do, and clients leave it as it
-//! is.
+//! Splits a path into a model's name and its route: `/models/{name}/embed`, `/models/{name}/versions/{version}/embed`.
+//! Names may contain a `/`, as the Hub's names do, and clients do not encode it.
 //!
-//! A name ends at the first `/` behind which there is a route. So every path that the router knows means what it says
-//! there; others that can be read like this are for a name with a `/`, which becomes one segment for the router. Paths are
-//! read before a key is checked, so a name is looked for in the first [`MOST_SLASHES`] only.
+//! A name ends at the first `/` that a route follows. So a path that the router knows keeps its meaning. Another path
+//! that can be split this way has a name with a `/`, which is encoded into one segment for the router. Paths are parsed
+//! before a key is checked, so a name is looked for only up to the first [`MOST_SLASHES`].
 
 use std::sync::LazyLock;
 
@@ -17,13 +16,13 @@ use super::{
 
 const MODELS: &str = "/models/";
 
-/// Most `/` in a path up to the end of a model's name. Names of the Hub have one, and longer ones are rare.
+/// Most `/` in a path up to the end of a model's name. Names on the Hub have one, and longer ones are rare.
 const MOST_SLASHES: usize = 16;
 
-/// What the route patterns of a model begin with.
+/// The prefix of a model's route patterns.
 pub(super) static MODEL: LazyLock<String> = LazyLock::new(|| format!("{MODELS}{{{NAME}}}"));
 
-/// The routes of a model, without the root, which is an empty rest of the path.
+/// The routes of a model, except the root, for which nothing follows the name.
 static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
     let paths = routes().operations.into_iter().map(|(_, path, _)| path);
     paths.filter(|path| path != "/").map(Route::new).collect()
@@ -32,7 +31,7 @@ static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
 /// A route, as the router writes it.
 struct Route {
     pattern: String,
-    /// What paths begin with, where any may follow: the pattern ends with `{*name}`.
+    /// Where the free part begins, if the pattern ends with `{*name}`, which matches any rest of a path.
     start: Option<usize>,
 }
 
@@ -60,7 +59,7 @@ pub(crate) fn behind_model(path: &str) -> &str {
     }
 }
 
-/// Whether a route pattern is one of a model.
+/// Whether a route pattern belongs to a model.
 pub(crate) fn is_of_a_model(pattern: &str) -> bool {
     pattern.contains(&*MODEL)
 }
@@ -74,7 +73,7 @@ pub(crate) fn route_behind_long_name(path: &str) -> Option<String> {
     Some(format!("{MODELS}{{{NAME}}}{version}{route}"))
 }
 
-/// Makes the name of a model one segment of the path, by encoding each `/` in it.
+/// Encodes each `/` in a model's name, so that the name is one segment of the path.
 pub(super) fn in_one_segment(mut request: Request) -> Request {
     let uri = request.uri();
     if let Some((name, rest)) = cut(uri.path())
@@ -89,7 +88,7 @@ pub(super) fn in_one_segment(mut request: Request) -> Request {
     request
 }
 
-/// The name of a model, and what follows it.
+/// Splits a path into a model's name and what follows it.
 fn cut(path: &str) -> Option<(&str, &str)> {
     let named = path.strip_prefix(MODELS)?;
     let ends = named.match_indices('/').take(MOST_SLASHES);
@@ -97,7 +96,7 @@ fn cut(path: &str) -> Option<(&str, &str)> {
     cuts.find(|(_, rest)| is_route(behind_version(rest)))
 }
 
-/// What follows a version, where the path begins with one.
+/// What follows the version that the path begins with; the whole path if it begins with none.
 fn behind_version(path: &str) -> &str {
     let Some(version) = path.strip_prefix("/versions/") else { return path };
     version.find('/').map_or("", |end| &version[end..])

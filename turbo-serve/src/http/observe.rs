@@ -1,4 +1,4 @@
-//! A log line per request when it ends, and a count of failures.
+//! Logs each request when it ends, and counts failures.
 
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ use crate::{
     request_span,
 };
 
-/// Wraps the handling of a request.
+/// Middleware that logs a request, and counts it if it fails.
 pub(super) async fn observe(State(server): State<Server>, request: Request, next: Next) -> Response {
     let asked = Asked::by(&request);
     let response = next.run(request).await;
@@ -46,7 +46,7 @@ pub(crate) async fn turn_away(request: Request, error: ApiError) -> Response {
     .await
 }
 
-/// What the log line says of a request.
+/// What the log line reports about a request.
 struct Asked {
     method: Method,
     uri: Uri,
@@ -90,7 +90,7 @@ impl Asked {
         let (method, path, id) = (&self.method, self.path(), self.id());
         let (status, latency_us) = (status.as_u16(), self.latency_us());
         let reason = reason.map(|Failure(reason)| reason);
-        // a level is part of the call site, so each has its own
+        // the level is part of a call site, so each level has its own
         match status {
             424 | 500.. => {
                 tracing::warn!(%method, path, id, status, reason, latency_us, "not answered");

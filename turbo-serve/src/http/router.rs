@@ -1,4 +1,4 @@
-//! Which path leads where, and what all routes share.
+//! The routes, and the state that all of them share.
 
 use std::sync::Arc;
 
@@ -32,15 +32,15 @@ use super::{
 };
 use crate::{engine::ModelInfo, grpc, models::Models, request_span};
 
-/// What can be chosen about HTTP.
+/// Options of the HTTP routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpOptions {
-    /// Most bytes of a request's body, unpacked where it is compressed; more is 413.
+    /// Most bytes of a request's body, counted after decompression; a larger body gets 413.
     pub payload_limit: usize,
-    /// Most documents of a request in Cohere's and Jina's words, and pairs of one in vLLM's, which are ranked in requests
-    /// of as many as the model takes; a model that takes more at once is asked for so many.
+    /// Most documents of a request in Cohere's or Jina's form, and most pairs of one in vLLM's. The engine is asked in
+    /// parts of as many as the model takes at once; if that is more than this limit, a request may have that many.
     pub max_rerank_documents: usize,
-    /// What `POST /` asks a model that gives vectors.
+    /// What `POST /` asks of an embedding model.
     pub root_task: RootTask,
 }
 
@@ -50,16 +50,16 @@ impl Default for HttpOptions {
     }
 }
 
-/// What `POST /` asks a model that gives vectors.
+/// What `POST /` asks of an embedding model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RootTask {
     /// Its vectors, unless `inputs` are sentences to compare.
     Vectors,
-    /// How alike texts are.
+    /// The similarity of texts.
     Similarity,
 }
 
-/// What every handler may ask for; cheap to clone.
+/// State that every handler can access; cheap to clone.
 #[derive(Clone)]
 pub(super) struct Server(Arc<Shared>);
 
@@ -78,7 +78,7 @@ impl Server {
         &self.0.metrics
     }
 
-    /// What this body asks this model at `POST /`.
+    /// The ability that `POST /` with this body asks of this model.
     fn root_ability(&self, model: &ModelInfo, body: &[u8]) -> Ability {
         let compares = || self.0.options.root_task == RootTask::Similarity || tei::compares(body);
         match Ability::of(model) {
@@ -96,8 +96,8 @@ impl Server {
     }
 }
 
-/// All routes of the server, for [`net::serve`](crate::net::serve()) or for nesting in a server of one's own. Of one
-/// model it is enough to pass its engine. Nested at `/turbo`, the route `/` is `/turbo`, without a slash behind it.
+/// All routes of the server, for [`net::serve`](crate::net::serve()) or for nesting in another server. For a single
+/// model it is enough to pass its engine. Nested at `/turbo`, the route `/` is `/turbo`, without a trailing slash.
 pub fn router(models: impl Into<Models>, metrics: Metrics, options: HttpOptions) -> Router {
     let server = Server(Arc::new(Shared { models: models.into(), metrics, options }));
     let routes = Router::new()
@@ -106,7 +106,7 @@ pub fn router(models: impl Into<Models>, metrics: Metrics, options: HttpOptions)
         .nest(&format!("/models/{{{NAME}}}"), routes().router)
         .nest(&format!("/models/{{{NAME}}}/versions/{{{VERSION}}}"), routes().router)
         .method_not_allowed_fallback(wrong_method);
-    // A name with a `/` leads to no route as it is.
+    // A model's name with a `/` in it matches no route as it stands: it is encoded, and routed again.
     let again: Router = routes.clone().fallback(unknown_route).with_state(server.clone());
     let routes = routes.fallback_service(MapRequest::new(again, in_one_segment));
     unpacked(routes, options.payload_limit)
@@ -115,11 +115,11 @@ pub fn router(models: impl Into<Models>, metrics: Metrics, options: HttpOptions)
         .with_state(server)
 }
 
-/// Routes, and what the document says of each.
+/// Routes, and the OpenAPI document's entry for each operation.
 #[derive(Default)]
 pub(super) struct Routes {
     router: Router<Server>,
-    /// Method, path, and the rest.
+    /// Method, path and entry.
     pub(super) operations: Vec<(&'static str, String, Operation)>,
 }
 
@@ -152,7 +152,7 @@ impl Routes {
         self.several(path, route, [(method, path.to_owned(), told)])
     }
 
-    /// A route that stands for several paths and methods.
+    /// Adds one route that serves several paths and methods of the document.
     pub(super) fn several(
         mut self,
         path: &'static str,
@@ -164,12 +164,12 @@ impl Routes {
     }
 }
 
-/// `GET` of a route that makes nothing of a body.
+/// A `GET` route whose handler uses no body.
 pub(super) fn get_alone<H: Handler<T, Server>, T: 'static>(handler: H) -> MethodRouter<Server> {
     get(handler).route_layer(middleware::from_fn(unasked))
 }
 
-/// The routes themselves, of the default model or of one that stands before them.
+/// The routes of the default model, or of the model that a prefix of the path names.
 pub(super) fn routes() -> Routes {
     use openapi::{
         cohere as as_cohere, openai as as_openai, pipeline as task, rerank as ranks, server as about,
@@ -216,7 +216,7 @@ pub(super) fn routes() -> Routes {
         .get("/dashboard/data", dashboard::data, about::dashboard_data())
 }
 
-/// `POST /`: the route that answers for this model.
+/// `POST /`: forwards the request to the route for the model's task.
 async fn what_it_is_for(State(server): State<Server>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
     let (bytes, target) = match read_for(&mut head, body, &server).await {
@@ -234,7 +234,7 @@ async fn read_for(head: &mut Parts, body: Body, server: &Server) -> Result<(Vec<
     Ok((bytes, Target::of(head, server, None, urgency).await?))
 }
 
-/// Has the route of an ability answer.
+/// Calls the handler of the route for an ability.
 pub(super) async fn ask(ability: Ability, server: Server, request: Request) -> Response {
     match ability {
         Ability::Embed => tei::embed.call(request, server).await,
@@ -261,7 +261,7 @@ async fn wrong_method(OriginalUri(uri): OriginalUri, request: Request) -> Respon
     refuse(&uri, request, ApiError::refused(StatusCode::METHOD_NOT_ALLOWED, message)).await
 }
 
-/// Refuses in the words of the protocol that the request belongs to.
+/// Refuses a request with an error in the form of its protocol.
 pub(super) async fn refuse(uri: &Uri, request: Request, error: ApiError) -> Response {
     let (head, body) = request.into_parts();
     if grpc::is_call(&head.headers) {
@@ -271,7 +271,7 @@ pub(super) async fn refuse(uri: &Uri, request: Request, error: ApiError) -> Resp
     refused(uri.path(), error)
 }
 
-/// The answer to a request that is refused on this path, in the words of its protocol.
+/// The error response to a request for this path, in the form of its protocol.
 pub(crate) fn refused(path: &str, error: ApiError) -> Response {
     let path = behind_model(path); // a model may be called as a part of another protocol's paths
     if path.ends_with("/v1/rerank") || path.ends_with("/v2/rerank") {

@@ -1,5 +1,5 @@
-//! The model that a request is for: checked when its head has arrived, leased from the end of its body until its answer
-//! is made.
+//! The model that a request is for: checked when the head has arrived, and leased from the end of the body until the
+//! answer is made.
 //!
 //! | said by | example |
 //! |---|---|
@@ -25,9 +25,9 @@ use crate::{
     net::{Arrived, Planned},
 };
 
-/// Parameter of the paths of a model.
+/// Path parameter that names the model.
 pub(super) const NAME: &str = "model";
-/// Parameter of the paths of a version.
+/// Path parameter that names the version.
 pub(super) const VERSION: &str = "version";
 
 /// A model, and where its requests are counted. Cheap to clone.
@@ -37,7 +37,7 @@ pub(super) struct Target {
     metrics: Metrics,
     /// The room for the answer; `None` if the router is nested in another server, which does not count bytes.
     planned: Option<Planned>,
-    /// The requested URI, without the model's path before it.
+    /// The requested URI, without the model's prefix.
     asked: Uri,
 }
 
@@ -52,8 +52,8 @@ impl Target {
         Ok(path.wanted().map_or(Ok(()), |wanted| server.models().check(wanted))?)
     }
 
-    /// The model that a request is for: the one that its path names, else the one of this name, else the default one.
-    /// Only once for a request: a target that an earlier handler has found takes precedence.
+    /// The model that a request is for: the one that its path names, else the one called `name`, else the default one.
+    /// A target that an earlier handler of the request has handed on takes precedence.
     pub(super) async fn of(
         parts: &mut Parts,
         server: &Server,
@@ -68,7 +68,7 @@ impl Target {
         Ok(Self::lease(parts, server, wanted, urgency).await?)
     }
 
-    /// A lease on the model with this urgency; waits until its deadline at most.
+    /// Leases the model with this urgency, waiting for it until the deadline at most.
     pub(super) async fn lease(
         parts: &Parts,
         server: &Server,
@@ -82,7 +82,7 @@ impl Target {
         Ok(Self { served: served.held_in(room), metrics, planned, asked: parts.uri.clone() })
     }
 
-    /// The same for a route that writes so many bytes for each value of an answer.
+    /// From now on reserves room for writing this many bytes for each value of the answer.
     pub(super) fn writing(self, bytes_per_value: usize) -> Self {
         if let Some(planned) = &self.planned {
             planned.written_in(bytes_per_value);
@@ -90,12 +90,12 @@ impl Target {
         self
     }
 
-    /// Refuses an answer of so many values that could never be held: before its first part is computed.
+    /// Refuses an answer of this many values if it could never be held. Called before its first part is computed.
     pub(super) fn check_values(&self, values: usize) -> Result<(), ApiError> {
         self.planned.as_ref().map_or(Ok(()), |planned| Ok(planned.check(values)?))
     }
 
-    /// The room in which the answer is held, and what is kept for it meanwhile.
+    /// The handle through which room is reserved for the answer, and for what is kept for it meanwhile.
     pub(super) fn room(&self) -> AnswerRoom {
         room_of(self.planned.as_ref())
     }
@@ -114,7 +114,7 @@ impl Target {
         self.served.engine()
     }
 
-    /// The requested path, without the model's before it.
+    /// The requested path, without the model's prefix.
     pub(super) fn route(&self) -> &str {
         self.asked.path()
     }
@@ -139,7 +139,7 @@ impl Target {
         self.served.composition() != Composition::Model
     }
 
-    /// The same for a request that makes several engine requests: see [`Served::begun`].
+    /// Begins a request that makes several engine requests: see [`Served::begun`].
     pub(super) fn begun(self) -> Result<Self, ApiError> {
         Ok(Self { served: self.served.begun()?, ..self })
     }

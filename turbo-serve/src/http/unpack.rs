@@ -26,7 +26,7 @@ use tower::util::MapRequestLayer;
 use super::router::Server;
 use crate::net::Arrived;
 
-/// Bytes of a piece that is unpacked, at most.
+/// Most bytes of an unpacked piece.
 const PIECE: usize = 4 << 10;
 
 /// Unpacks the bodies of these routes, where the encoding is known. Bodies in other encodings are refused by the
@@ -64,7 +64,7 @@ enum Coding {
 }
 
 impl Coding {
-    /// By its name in any case; gzip has two.
+    /// Finds a coding by its name, ignoring case; gzip has two names.
     fn of(said: &HeaderValue) -> Option<Self> {
         let codings = [
             ("identity", Self::Identity),
@@ -99,21 +99,21 @@ impl Stream for Pieces {
     }
 }
 
-/// What comes out of a packed body. What is behind its end is an error.
+/// Unpacks a body. Bytes after the end of the packed data are an error.
 enum Decoder {
     Gzip(GzipDecoder<Packed>),
     Zlib(ZlibDecoder<Packed>),
 }
 
 impl Decoder {
-    /// Source: RFC 1952, 2.2: a series of members, one after the other.
+    /// A gzip body is a series of members, one after the other. Source: RFC 1952, 2.2.
     fn gzip(packed: Packed) -> Self {
         let mut decoder = GzipDecoder::new(packed);
         decoder.multiple_members(true);
         Self::Gzip(decoder)
     }
 
-    /// The packed body, without what the decoder holds of it.
+    /// The rest of the packed body, without the bytes that the decoder has read ahead.
     fn raw(&mut self) -> &mut Body {
         let packed = match self {
             Self::Gzip(decoder) => decoder.get_mut(),
@@ -159,7 +159,7 @@ struct Unpacked<B> {
     body: B,
     /// The packed body.
     raw: fn(&mut B) -> &mut Body,
-    /// Where it is counted; `None` if the router is nested in another server, which does not count bytes.
+    /// Where unpacked bytes are counted; `None` if the router is nested in another server, which does not count bytes.
     arrived: Option<Arrived>,
     /// Bytes that may still be unpacked; `None` once unpacking has ended.
     left: Option<usize>,

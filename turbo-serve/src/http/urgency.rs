@@ -7,9 +7,9 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use super::error::ApiError;
 use crate::engine::{Priority, Urgency};
 
-/// Milliseconds from the arrival of the request for which its client waits.
+/// How long the client waits, in milliseconds from the arrival of the request.
 const DEADLINE: HeaderName = HeaderName::from_static("x-request-deadline-ms");
-/// The name of its priority class; the same key is used over gRPC.
+/// The name of the request's priority class; gRPC uses the same key.
 const PRIORITY: HeaderName = HeaderName::from_static("x-request-priority");
 
 /// The urgency of a request that arrived now.

@@ -1,5 +1,5 @@
 //! `POST /vertex`: several requests in one, as Google's Vertex AI sends them, each in the form of the route for the
-//! model's task; and the paths of its choosing.
+//! model's task; and the other paths that Vertex AI may use.
 
 use axum::{
     Router,
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::engine::EngineError;
 
-/// The paths that Vertex AI uses: they may be others than `/vertex` and `/health`.
+/// The paths that Vertex AI uses if they are not `/vertex` and `/health`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VertexPaths {
     /// Path at which `POST` means `POST /vertex`.
@@ -35,8 +35,8 @@ pub struct VertexPaths {
 }
 
 impl VertexPaths {
-    /// The router with these paths added: they take precedence over its routes. Applied outermost, so that the layers
-    /// that guard the usual paths guard these, too.
+    /// The router with these paths added; they take precedence over its routes. To be applied outermost, so that the
+    /// layers that guard the usual paths guard these, too.
     pub fn before(self, router: Router) -> Router {
         if self == Self::default() {
             return router;
@@ -53,13 +53,13 @@ impl VertexPaths {
             }
             std::future::ready(request)
         };
-        // A router's layers run after its own routes were matched, so this one runs before the inner router's routes
-        // are.
+        // A router's layers run after its own routes were matched. This router has none, so its layer runs before the
+        // inner router matches its routes.
         Router::new().fallback_service(router).layer(middleware::map_request(usual))
     }
 }
 
-/// Its body.
+/// The body of `POST /vertex`.
 #[derive(Deserialize)]
 pub(super) struct VertexBody {
     instances: Vec<Value>,
@@ -70,8 +70,8 @@ impl RequestBody for VertexBody {
 }
 
 /// `{"predictions": […]}`: the answer to each instance, or the first error. The instances share batches. Each is a
-/// request of its own, so there may be as many as the model has slots: the platform sends 64 by default. They begin as
-/// one: a server that stops answers all of them.
+/// request of its own, so there may be as many as the model has slots: the platform sends 64 by default. They begin
+/// together: a server that is stopping still answers all of them.
 pub(super) async fn vertex(
     State(server): State<Server>,
     Call { target, body, .. }: Call<VertexBody>,
@@ -108,7 +108,7 @@ struct Refusal {
     body: Bytes,
 }
 
-/// The body with which the instance's route answers it.
+/// The body of the answer that the instance's route gives.
 async fn answer(server: Server, target: Target, instance: Value) -> Result<Bytes, Refusal> {
     let body = instance.to_string();
     let ability = match Ability::of(&target.engine().info().model) {

@@ -1,7 +1,7 @@
 //! Answers as JSON bytes: the last step of the hot path, where a vector of 384 numbers becomes 4.7 KB of text.
 //!
-//! Every number is written with the fewest digits that read back as the same `f32`, straight into one buffer that was
-//! sized before. JSON has no word for a number that is not finite; such an answer is an error, not `null`.
+//! Every number is written with the fewest digits that read back as the same `f32`, straight into one buffer of
+//! estimated size. JSON cannot express a number that is not finite, so such an answer is an error, not `null`.
 
 use std::io::Write as _;
 
@@ -31,15 +31,15 @@ pub(super) enum Encoding {
     Float,
     /// A JSON string: base64 of the little-endian `f32`s.
     Base64,
-    /// A JSON list with a byte for each eight values, the first value in its highest bit; a bit is 1 where the value is not
-    /// below 0. Written as byte - 128.
+    /// A JSON list with one byte per eight values, the first value in the highest bit; a bit is 1 if its value is not
+    /// below 0. Each byte is written minus 128.
     Binary,
-    /// The same, written as it is.
+    /// Like `Binary`, but each byte is written as it is.
     Ubinary,
 }
 
 impl Encoding {
-    /// Bytes to expect of one value, and of what stands between values.
+    /// Bytes to expect per value, separators included.
     pub(super) fn bytes_per_value(self) -> usize {
         match self {
             Self::Float => BYTES_PER_VALUE,
@@ -48,7 +48,7 @@ impl Encoding {
         }
     }
 
-    /// What it is called among Cohere's types.
+    /// Its name among Cohere's embedding types.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Float => "float",
@@ -77,7 +77,7 @@ pub(super) fn token_embeddings(inputs: &[Row]) -> Result<Vec<u8>, NotFinite> {
     Ok(out)
 }
 
-/// `[[{"index": …, "value": …}]]`: per input the values that are not 0, each with its place.
+/// `[[{"index": …, "value": …}]]`: per input the values that are not 0, each with its index.
 pub(super) fn sparse_embeddings(inputs: &[Row]) -> Result<Vec<u8>, NotFinite> {
     check_finite(inputs)?;
     let mut out = Vec::new();
@@ -94,7 +94,7 @@ pub(super) fn sparse_embeddings(inputs: &[Row]) -> Result<Vec<u8>, NotFinite> {
     Ok(out)
 }
 
-/// `[f32]`: the cosine between the first row and each of the others, which are all of norm 1, or 0.
+/// `[f32]`: the cosine between the first row and each of the others; all rows have norm 1 or 0.
 pub(super) fn cosines(inputs: &[Row]) -> Result<Vec<u8>, NotFinite> {
     check_finite(inputs)?;
     let Some((first, others)) = inputs.split_first() else { return Ok(b"[]".to_vec()) };
@@ -103,14 +103,14 @@ pub(super) fn cosines(inputs: &[Row]) -> Result<Vec<u8>, NotFinite> {
     Ok(out)
 }
 
-/// The cosine between two rows of norm 1, or 0.
+/// The cosine between two rows of norm 1 or 0.
 pub(super) fn cosine(a: &Row, b: &Row) -> f32 {
     // Each product of two f32 is exact in f64.
     let sum: f64 = a.values.iter().zip(&b.values).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
     sum.clamp(-1.0, 1.0) as f32
 }
 
-/// OpenAI's list of embeddings; `tokens` is what it bills.
+/// OpenAI's list of embeddings; `tokens` is the usage that it reports.
 pub(super) fn openai_list(
     inputs: &[Row],
     encoding: Encoding,
@@ -133,7 +133,7 @@ pub(super) fn openai_list(
     Ok(out)
 }
 
-/// Cohere's vectors by their types, each of which is there once; `tokens` is what it bills.
+/// Cohere's vectors, grouped by type; `types` has each type once, and `tokens` is the usage that is reported.
 pub(super) fn embeddings_by_type(
     inputs: &[Row],
     types: &[Encoding],
@@ -166,18 +166,18 @@ pub(super) fn embeddings_by_type(
     Ok(out)
 }
 
-/// What stands around the rows of vLLM's list.
+/// The fields around the rows of vLLM's list.
 pub(super) struct PoolingHead<'a> {
     pub(super) id: &'a str,
-    /// In seconds after 1970.
+    /// Seconds since 1970.
     pub(super) created: u64,
     pub(super) model: &'a str,
-    /// What the answer took.
+    /// The tokens that the answer took.
     pub(super) tokens: usize,
 }
 
-/// vLLM's list of rows, each of them activated: of an input its row, or one for each of its tokens. Those are lists of
-/// numbers, and one string as base64.
+/// vLLM's list of rows, all of them activated: one row per input, or one per token of each input. Rows are lists of
+/// numbers; as base64, all rows of an input are one string.
 pub(super) fn pooling_list(
     inputs: &[Row],
     encoding: Encoding,
@@ -222,7 +222,7 @@ pub(super) fn pooling_list(
     Ok(out)
 }
 
-/// What a list took, and its end.
+/// Writes the usage of a list, and ends its object.
 fn end_of_list(out: &mut Vec<u8>, tokens: usize) {
     out.extend_from_slice(br#","usage":{"prompt_tokens":"#);
     json(out, &tokens);
@@ -231,12 +231,12 @@ fn end_of_list(out: &mut Vec<u8>, tokens: usize) {
     out.extend_from_slice(b"}}");
 }
 
-/// How many numbers an answer holds: what writing it costs.
+/// How many values an answer has; the cost of writing it follows from that.
 pub(super) fn values_in(inputs: &[Row]) -> usize {
     inputs.iter().map(|row| row.values.len()).sum()
 }
 
-/// Refuses what JSON has no number for.
+/// Refuses values that JSON cannot express: NaN and infinity.
 pub(crate) fn check_finite(inputs: &[Row]) -> Result<(), NotFinite> {
     for (input, row) in inputs.iter().enumerate() {
         if let Some(value) = row.values.iter().find(|value| !value.is_finite()) {
@@ -247,7 +247,7 @@ pub(crate) fn check_finite(inputs: &[Row]) -> Result<(), NotFinite> {
 }
 
 fn buffer(inputs: &[Row]) -> Vec<u8> {
-    // 128 bytes hold what surrounds an input, and the usage once
+    // 128 bytes hold the JSON around an input; another 128 hold the usage
     Vec::with_capacity(values_in(inputs) * BYTES_PER_VALUE + (inputs.len() + 1) * 128)
 }
 
@@ -275,7 +275,7 @@ fn encoded(out: &mut Vec<u8>, values: &[f32], encoding: Encoding) {
     }
 }
 
-/// A bit for each value, of which the last byte may have fewer than eight.
+/// Packs a bit for each value; the last byte may have fewer than eight.
 fn bits(values: &[f32]) -> impl Iterator<Item = u8> {
     let bit = |(place, &value): (usize, &f32)| u8::from(value >= 0.0) << (7 - place);
     values.chunks(8).map(move |eight| eight.iter().enumerate().map(bit).sum())
@@ -290,7 +290,7 @@ fn base64_string(out: &mut Vec<u8>, values: &[f32]) {
     out.push(b'"');
 }
 
-/// One string of the rows that `rows` gives, one behind the other: a row may end within three bytes.
+/// One base64 string of all rows, encoded as one stream: a row may end inside a group of three bytes.
 fn base64_rows(out: &mut Vec<u8>, rows: impl FnOnce(&mut dyn FnMut(&[f32]))) {
     const TAKES_ALL: &str = "a Vec takes all bytes";
     out.push(b'"');

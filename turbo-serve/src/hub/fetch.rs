@@ -25,7 +25,7 @@ use super::{
 pub(super) struct Plan {
     pub(super) name: String,
     pub(super) answer: Answer,
-    /// A module to fetch beside those that the model names.
+    /// A module to fetch besides those that the model names.
     pub(super) module: Option<String>,
 }
 
@@ -41,7 +41,7 @@ pub(super) enum Event {
     Done(Result<(), HubError>),
 }
 
-/// Attempts at a transfer while nothing arrives in between.
+/// Attempts at a transfer if nothing arrives in between.
 const ATTEMPTS: u32 = 4;
 
 /// A client of the Hub with these settings.
@@ -192,7 +192,7 @@ impl Transfer<'_> {
     fn arrived(&self) -> u64 {
         let blobs = self.folder.parent().and_then(Path::parent).map(|folder| folder.join("blobs"));
         let files = blobs.and_then(|blobs| fs::read_dir(blobs).ok()).into_iter().flatten().flatten();
-        // of the file and not of its directory entry, which some systems update only when it is closed
+        // of the file, not of its directory entry, which some systems update only when the file is closed
         files.filter_map(|file| fs::metadata(file.path()).ok()).map(|metadata| metadata.len()).sum()
     }
 
@@ -275,7 +275,7 @@ impl Transfer<'_> {
         thread::sleep(time);
     }
 
-    /// * `told`: bytes of the file that were reported.
+    /// Fetches one file once. `told` counts the bytes of the file that have been reported.
     fn attempt(&self, file: &str, told: &mut u64) -> Result<(), Failure> {
         let mut size = 0;
         let counter = Counter { tell: self.tell, size: &mut size, told, here: 0 };
@@ -286,7 +286,7 @@ impl Transfer<'_> {
             return Ok(());
         }
         let why = format!("{} bytes arrived, expected {size}", got.unwrap_or(0));
-        // Both the link and the blob that it leads to have to go.
+        // Both the link and the blob that it leads to must be removed.
         for wrong in [fs::canonicalize(&path), Ok(path)].into_iter().flatten() {
             let _ = fs::remove_file(wrong);
         }
@@ -352,7 +352,7 @@ impl Transfer<'_> {
     }
 }
 
-/// Whether a copy failed reading from the network, and not writing to the disk.
+/// Whether a copy failed while reading from the network, not while writing to the disk.
 fn is_of_network(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof};
     let kind = error.kind();
@@ -360,7 +360,7 @@ fn is_of_network(error: &std::io::Error) -> bool {
     matches!(kind, BrokenPipe | ConnectionAborted | ConnectionReset | TimedOut | UnexpectedEof) || !raw
 }
 
-/// Reports each byte once: an attempt counts the bytes of earlier ones again.
+/// Reports each byte once, although each attempt counts the bytes of earlier ones again.
 struct Counter<'a> {
     tell: &'a dyn Fn(Event) -> bool,
     size: &'a mut u64,

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Files lie where every other tool of the Hub keeps them (`models--OWNER--NAME/{blobs,refs,snapshots}`), so nothing is
-//! fetched twice. All files of a model are those of one commit. The crate `hf-hub` knows the cache, redirects and
+//! fetched twice. All files of a model are from the same commit. The crate `hf-hub` handles the cache, redirects and
 //! ranges. Added here: the choice of files, one commit for all, checks of sizes, resuming a broken transfer, a timeout
 //! for a silent Hub, and an error message for each answer.
 //!
@@ -39,7 +39,7 @@ use fetch::{Event, Plan};
 /// The default branch.
 pub const MAIN: &str = "main";
 
-/// A Hub and a cache of it.
+/// A Hub and its cache.
 pub struct Hub {
     settings: HubSettings,
     cache: Cache,
@@ -52,7 +52,7 @@ pub struct HubModel<'a> {
     pub name: &'a str,
     /// A branch, tag or commit.
     pub revision: &'a str,
-    /// Folder of a module that is wanted beside those that the model names, below the model's own.
+    /// Folder, below the model's own, of a module that is wanted besides those that the model names.
     pub module: Option<&'a str>,
 }
 
@@ -61,7 +61,7 @@ pub struct HubModel<'a> {
 pub struct Snapshot {
     /// The folder with the files.
     pub folder: PathBuf,
-    /// The commit that they are of.
+    /// The commit of these files.
     pub commit: String,
     /// Why the Hub could not confirm that this is current; `None` if it did.
     pub stale: Option<HubError>,
@@ -69,9 +69,9 @@ pub struct Snapshot {
 
 /// Reports the progress of a fetch.
 pub trait Watch {
-    /// The fetch begins, of so many files and bytes.
+    /// The fetch of this many files and bytes begins.
     fn begin(&mut self, files: usize, bytes: u64);
-    /// So many more bytes have arrived.
+    /// This many more bytes have arrived.
     fn advance(&mut self, bytes: u64);
     /// The fetch has ended or failed.
     fn end(&mut self);
@@ -148,7 +148,7 @@ impl Hub {
         let (tell, told) = mpsc::channel();
         thread::spawn(move || {
             let done = fetch::fetch(&plan, &settings, &cache, &|event| tell.send(event).is_ok());
-            // An error says that the receiver has timed out.
+            // An error means that the receiver has timed out.
             let _ = tell.send(Event::Done(done));
         });
         let done = loop {

@@ -16,7 +16,7 @@ pub struct HubSettings {
     pub token: Option<String>,
     /// Where files are kept.
     pub cache: PathBuf,
-    /// The variable that restricts to the cache; `None`: the Hub is used.
+    /// The variable that restricts turbo to the cache; `None` if the Hub is used.
     pub offline: Option<&'static str>,
     /// How long a transfer may stand still before it is cancelled.
     pub patience: Duration,
@@ -31,7 +31,7 @@ impl HubSettings {
     /// Settings from this process's variables; `token` and `cache` take precedence if given.
     ///
     /// # Errors
-    /// [`HubError::TokenForm`]; [`HubError::Io`] where no place for a cache is known.
+    /// [`HubError::TokenForm`]; [`HubError::Io`] if no place for a cache is known.
     pub fn from_env(token: Option<String>, cache: Option<PathBuf>) -> Result<Self, HubError> {
         Self::new(token, cache, |name| std::env::var(name).ok(), std::env::home_dir())
     }
@@ -80,7 +80,7 @@ impl HubSettings {
     pub(super) fn shown_endpoint(&self) -> String {
         let (scheme, rest) = self.endpoint.split_at(self.endpoint.find("://").map_or(0, |at| at + 3));
         let authority = &rest[..rest.find('/').unwrap_or(rest.len())];
-        // What is no port is the beginning of a password with a slash in it.
+        // Anything but a port is the beginning of a password with a slash in it.
         let is_port =
             |(_, port): (&str, &str)| port.bytes().all(|byte| byte.is_ascii_digit() || byte == b']');
         let is_whole = authority.contains('@') || authority.rsplit_once(':').is_none_or(is_port);

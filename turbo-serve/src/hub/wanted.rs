@@ -20,7 +20,7 @@ const DESCRIPTIONS: [&str; 14] = [
     MODULES,
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
-    // With it the weights are not all that the model is, which is refused.
+    // A model with an adapter is more than its weights: it is refused.
     "adapter_config.json",
     INDEX,
 ];
@@ -31,7 +31,7 @@ const INDEX: &str = "model.safetensors.index.json";
 /// Extensions of weight files that are not read.
 const OTHER_WEIGHTS: [&str; 5] = [".bin", ".h5", ".gguf", ".onnx", ".msgpack"];
 
-/// Those of the files `listed` that describe the model.
+/// The files among those `listed` that describe the model.
 ///
 /// # Errors
 /// [`HubError::NoModel`], [`HubError::NoWeights`].
@@ -109,7 +109,7 @@ fn list(folder: &Path) -> Result<Vec<Value>, String> {
     Ok(json(folder, MODULES)?.as_array().cloned().unwrap_or_default())
 }
 
-/// The folder of an entry that is not in the model's own.
+/// The folder of an entry; `None` if that is the model's own.
 fn folder_of(module: &Value) -> Option<&str> {
     module["path"].as_str().map(|path| path.trim_matches('/')).filter(|path| !path.is_empty())
 }

@@ -1,4 +1,4 @@
-//! A request: from tensors to tensors.
+//! Answers a request: from input tensors to output tensors.
 
 use std::time::Instant;
 
@@ -23,14 +23,15 @@ use crate::{
 pub(crate) struct Asked {
     pub(crate) parameters: Vec<(String, Parameter)>,
     pub(crate) inputs: Vec<InputTensor>,
-    /// Those that are wanted; none: the usual ones.
+    /// The outputs that are wanted; if there are none, the usual ones.
     pub(crate) outputs: Vec<Wanted>,
-    /// When it came.
+    /// When the request arrived.
     pub(crate) received: Instant,
 }
 
-/// Answers with what `write` makes of the tensors, and says what it took. They are made where they are written, for they may
-/// be far larger than the rows that are held: so they never wait. Dropping the future withdraws the request.
+/// Returns what `write` makes of the output tensors, and the usage. The tensors are made only where they are written,
+/// because they may be far larger than the rows that are held; so they never wait. Dropping the future cancels the
+/// request.
 pub(crate) async fn answer<T: Send + 'static>(
     engine: &dyn Infer,
     asked: Asked,
@@ -78,7 +79,7 @@ pub(crate) async fn answer<T: Send + 'static>(
     Ok((answer.await?, usage))
 }
 
-/// What an engine has said so far.
+/// An engine's answers so far.
 #[derive(Default)]
 struct Answers {
     rows: Vec<(Rows, Vec<Row>)>,
@@ -86,8 +87,8 @@ struct Answers {
 }
 
 impl Answers {
-    /// Asks for rows of another kind: one behind the other, so that a request never needs more slots than it has inputs. Behind
-    /// the first they wait for room: what was begun is brought to its end.
+    /// Asks for rows of another kind. Kinds are asked for one after the other, so that a request never needs more slots
+    /// than it has inputs. All but the first wait for room: a request that has begun is finished.
     async fn ask(&mut self, engine: &dyn Infer, rows: Rows, request: InferRequest) -> Result<(), ApiError> {
         let response = if self.rows.is_empty() {
             caught(|| engine.infer(request)).await?
@@ -143,7 +144,7 @@ async fn select_masks(
     Ok(encoded.into_iter().map(Input::Encoded).collect())
 }
 
-/// What the model reads of each input, cut. They are all texts, or none is.
+/// The tokens that the model reads of each input, cut. The inputs are all texts, or none is.
 async fn encoded(
     engine: &dyn Infer,
     inputs: Vec<Input>,

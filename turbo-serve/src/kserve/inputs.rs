@@ -1,4 +1,4 @@
-//! From tensors to what an engine is asked about.
+//! From input tensors to an engine's inputs.
 
 use super::{Elements, InputTensor};
 use crate::{
@@ -10,7 +10,7 @@ const IDS: &str = "input_ids";
 const MASK: &str = "attention_mask";
 const TYPES: &str = "token_type_ids";
 
-/// The inputs of a request, `limit` at most, in the order of the tensors' rows.
+/// The inputs of a request, at most `limit`, in the order of the tensors' rows.
 pub(super) fn read(tensors: Vec<InputTensor>, limit: usize) -> Result<Vec<Input>, ApiError> {
     let texts = tensors.iter().filter(|tensor| matches!(tensor.elements, Elements::Bytes(_))).count();
     match (texts, <[InputTensor; 1]>::try_from(tensors)) {
@@ -23,7 +23,7 @@ pub(super) fn read(tensors: Vec<InputTensor>, limit: usize) -> Result<Vec<Input>
     }
 }
 
-/// What the engine would say, before there is memory for as many.
+/// Refuses a number of inputs that the engine would refuse, before memory is allocated for them.
 fn check_count(got: usize, limit: usize) -> Result<(), ApiError> {
     match got {
         0 => Err(EngineError::Empty.into()),
@@ -56,7 +56,7 @@ fn read_texts(tensor: InputTensor, limit: usize) -> Result<Vec<Input>, ApiError>
     }
 }
 
-/// `[n, len]` of integers.
+/// A tensor of integers, `[n, len]`.
 struct Rows {
     name: String,
     shape: [usize; 2],
@@ -102,7 +102,7 @@ fn read_ids(tensors: Vec<InputTensor>, limit: usize) -> Result<Vec<Input>, ApiEr
 fn rows(tensor: InputTensor) -> Result<Rows, ApiError> {
     let InputTensor { name, shape, elements } = tensor;
     match (<[usize; 2]>::try_from(shape), elements) {
-        // As many rows as a client likes, and not one byte.
+        // A client could claim any number of rows without sending a byte.
         (Ok([rows, 0]), _) => Err(ApiError::validation(format!(
             "input `{name}`: shape is {:?}, expected ids in a row",
             [rows, 0]
@@ -115,7 +115,7 @@ fn rows(tensor: InputTensor) -> Result<Rows, ApiError> {
     }
 }
 
-/// One row, without its padding. Types that are all 0 say nothing.
+/// One row, without its padding. Types that are all 0 are the default, and are left out.
 fn sequence(ids: &Rows, mask: Option<&Rows>, types: Option<&Rows>, index: usize) -> Result<Input, ApiError> {
     let kept = match mask {
         Some(mask) => kept(mask, index)?,
@@ -141,8 +141,8 @@ fn sequence(ids: &Rows, mask: Option<&Rows>, types: Option<&Rows>, index: usize)
     })
 }
 
-/// Cuts ids that are too long, and their types with them. Ids alone are left to the engine: it knows which of them a model
-/// leaves out as padding, and those must not push others out. (No model that leaves some out has types.)
+/// Cuts ids that are too long, and their types with them. Ids without types are left to the engine: it knows which of
+/// them a model leaves out as padding, and those must not displace others. (No model that leaves some out has types.)
 pub(super) fn cut(encoded: &mut Encoded, truncation: Truncation, limit: usize) {
     for list in [&mut encoded.input_ids, &mut encoded.token_type_ids] {
         match truncation {
@@ -153,7 +153,7 @@ pub(super) fn cut(encoded: &mut Encoded, truncation: Truncation, limit: usize) {
     }
 }
 
-/// Where a row of a mask is not 0. Padding is at one end: a model would see the gap of any other.
+/// The range of a mask's row that is not 0. Padding must be at one end: the model would see the gap left by any other.
 fn kept(mask: &Rows, index: usize) -> Result<std::ops::Range<usize>, ApiError> {
     let row = mask.row(index);
     let first = row.iter().position(|&bit| bit != 0).unwrap_or(row.len());

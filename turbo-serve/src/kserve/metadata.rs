@@ -1,4 +1,4 @@
-//! What is told of a server and its models.
+//! What is reported about a server and its models.
 
 use super::outputs::{Tensor, given};
 use crate::{
@@ -13,21 +13,21 @@ pub(crate) const NAME: &str = "turbo";
 /// What runs its models.
 pub(crate) const PLATFORM: &str = "turbo";
 
-/// What of the protocol there is beside what every server has to have.
+/// The protocol's extensions that are supported besides what every server must support.
 pub(crate) const EXTENSIONS: [&str; 5] =
     ["binary_tensor_data", "classification", "model_repository", "parameters", "statistics"];
 
-/// A tensor before there is one.
+/// The description of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TensorInfo {
     pub(crate) name: &'static str,
     pub(crate) datatype: &'static str,
-    /// -1 for what depends on the request.
+    /// -1 for a size that depends on the request.
     pub(crate) shape: Vec<i64>,
 }
 
 impl TensorInfo {
-    /// Its datatype as Triton's configuration has it.
+    /// Its datatype in the spelling of Triton's configuration.
     pub(crate) fn data_type(&self) -> String {
         match self.datatype {
             "BYTES" => "TYPE_STRING".to_owned(),
@@ -35,7 +35,7 @@ impl TensorInfo {
         }
     }
 
-    /// Its sizes for one input, of which there is always one.
+    /// Its sizes for one input; there is always at least one size.
     pub(crate) fn dims(&self) -> Vec<i64> {
         match self.shape.get(1..) {
             None | Some([]) => vec![1],
@@ -44,7 +44,7 @@ impl TensorInfo {
     }
 }
 
-/// What has to be given: text, or ids where there are some and no tokenizer. An ensemble that scores reads a query beside
+/// The inputs of a model: text, or ids if it has ids and no tokenizer. An ensemble that scores reads a query beside
 /// each text, and nothing else.
 fn inputs_of(served: &Served) -> Vec<TensorInfo> {
     let info = served.engine().info();
@@ -57,7 +57,7 @@ fn inputs_of(served: &Served) -> Vec<TensorInfo> {
     vec![integers("input_ids"), integers("attention_mask")]
 }
 
-/// What can be had.
+/// The outputs that a model can give.
 fn outputs_of(model: &ModelInfo) -> Vec<TensorInfo> {
     let (usual, others) = given(model.task);
     let info = |&tensor: &Tensor| TensorInfo {
@@ -68,7 +68,7 @@ fn outputs_of(model: &ModelInfo) -> Vec<TensorInfo> {
     usual.iter().chain(others).map(info).collect()
 }
 
-/// What is told of a model.
+/// What is reported about a model.
 pub(crate) struct Metadata {
     pub(crate) name: String,
     pub(crate) versions: Vec<String>,
@@ -78,7 +78,7 @@ pub(crate) struct Metadata {
     pub(crate) outputs: Vec<TensorInfo>,
 }
 
-/// Of the model that is wanted, all of whose versions are named.
+/// The metadata of a served model; `versions` has all versions of its name.
 pub(crate) fn metadata(models: &Models, served: &Served) -> Metadata {
     let info = served.engine().info();
     let versions = models.list().into_iter().filter(|entry| entry.name == served.name());

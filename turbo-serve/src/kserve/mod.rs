@@ -1,4 +1,4 @@
-//! What KServe's Open Inference Protocol v2 asks of a model, over REST and gRPC alike: tensors in, tensors out.
+//! KServe's Open Inference Protocol v2, apart from its two transports, REST and gRPC: tensors in, tensors out.
 //!
 //! ```text
 //! JSON, binary ─▶ InputTensor ─▶ inputs ─▶ InferRequest ─▶ Infer
@@ -7,11 +7,11 @@
 //! messages     ◀─
 //! ```
 //!
-//! The protocols are in [`http`](crate::http) (`/v2/…`) and [`grpc`](crate::grpc) (`inference.GRPCInferenceService`).
+//! The transports are in [`http`](crate::http) (`/v2/…`) and [`grpc`](crate::grpc) (`inference.GRPCInferenceService`).
 //!
 //! | input | datatype, shape | |
 //! |---|---|---|
-//! | `text` | `BYTES [n]` or `[n, 1]` | texts in UTF-8; with `[n, 2]` pairs of them: ensembles that score read no others |
+//! | `text` | `BYTES [n]` or `[n, 1]` | texts in UTF-8; `[n, 2]` for pairs of texts, the only form for ensembles that score |
 //! | `input_ids` | integers `[n, len]` | instead of text: ids, special tokens included |
 //! | `attention_mask` | integers or `BOOL`, `[n, len]` | 0 where `input_ids` are padding, at one end |
 //! | `token_type_ids` | integers `[n, len]` | segments, for models that have several |
@@ -27,9 +27,9 @@
 //! | question answering | `start_logits [n, len]`, `end_logits [n, len]`, `attention_mask` |
 //! | masked words | `logits [n, masks, vocab]`, a row for every mask token |
 //!
-//! Rows of different lengths are filled up with 0; `attention_mask` says which are tokens. Parameters of a request:
-//! `truncate`, `truncation_direction` (`left`, `right`), `prompt_name`, `normalize`, `dimensions`, and Triton's `timeout`
-//! (microseconds) and `priority` (1 before 2 before 3); others are ignored.
+//! Rows of different lengths are padded with 0; `attention_mask` marks those that are tokens. Parameters of a request:
+//! `truncate`, `truncation_direction` (`left`, `right`), `prompt_name`, `normalize`, `dimensions`, and Triton's
+//! `timeout` (microseconds) and `priority` (1 before 2 before 3); others are ignored.
 
 mod answer;
 mod inputs;

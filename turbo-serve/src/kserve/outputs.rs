@@ -1,4 +1,4 @@
-//! From rows to the tensors that a model gives.
+//! From rows to a model's output tensors.
 
 use turbo_models::tasks::{LabelScore, classify, rank};
 
@@ -8,16 +8,16 @@ use crate::{
     http::{ApiError, score_function},
 };
 
-/// Most values of one tensor: 256 MiB. Rows of different lengths are filled up to the longest, so that little may become
-/// a lot.
+/// Most values of one tensor: 256 MiB. Rows of different lengths are padded to the longest, so a small answer may
+/// become a large tensor.
 pub(super) const MOST_VALUES: usize = 64 << 20;
 
 /// An output that a request names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) name: String,
-    /// The protocol's extension "classification": so many of the largest values, as `value:index:label`. Of 0 classes it
-    /// is the numbers.
+    /// The protocol's extension "classification": this many of the largest values, as `value:index:label`. `None`, also
+    /// for 0 classes, gives the numbers themselves.
     pub(crate) classes: Option<usize>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Wanted {
 pub(crate) const CLASSIFICATION: &str = "classification";
 
 impl Wanted {
-    /// An output, and its parameter [`CLASSIFICATION`].
+    /// An output, with the value of its parameter [`CLASSIFICATION`].
     pub(crate) fn new(name: String, classes: Option<&Parameter>) -> Result<Self, ApiError> {
         let count = |classes: &Parameter| {
             classes.count().ok_or_else(|| {
@@ -38,17 +38,17 @@ impl Wanted {
     }
 }
 
-/// A tensor that a model gives.
+/// A tensor that a model can give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tensor {
     /// The pooled rows of embeddings.
     SentenceEmbedding,
     TokenEmbeddings,
-    /// Which rows of the others are tokens, and which fill up.
+    /// Which rows of the other tensors are tokens, and which are padding.
     AttentionMask,
     /// The pooled rows of classifiers.
     Logits,
-    /// The same as probabilities.
+    /// The pooled rows of classifiers, as probabilities.
     Scores,
     TokenLogits,
     StartLogits,
@@ -83,7 +83,7 @@ impl Tensor {
             Self::SentenceEmbedding | Self::Logits | Self::Scores => Rows::Pooled,
             Self::TokenEmbeddings | Self::TokenLogits | Self::StartLogits | Self::EndLogits => Rows::Tokens,
             Self::MaskLogits => Rows::Selected,
-            // Any rows know how many tokens there are.
+            // Rows of any kind know how many tokens there are.
             Self::AttentionMask => match task {
                 Task::Embedding { .. } => Rows::Pooled,
                 _ => Rows::Tokens,
@@ -91,7 +91,8 @@ impl Tensor {
         }
     }
 
-    /// The labels of its values. Those of an embedding have none: what such a folder lists is of no head that it has.
+    /// The labels of its values. An embedding has none: labels in its model's folder are of a head that the model does
+    /// not have.
     fn labels(self, model: &ModelInfo) -> &[String] {
         match self {
             Self::Logits | Self::Scores => &model.labels,
@@ -99,7 +100,7 @@ impl Tensor {
         }
     }
 
-    /// Its shape; -1 for what depends on the request.
+    /// Its shape; -1 for a size that depends on the request.
     pub(super) fn shape(self, model: &ModelInfo) -> Vec<i64> {
         let width = |width: Option<usize>| width.and_then(|width| i64::try_from(width).ok()).unwrap_or(-1);
         let rows = &model.rows;
@@ -112,7 +113,7 @@ impl Tensor {
     }
 }
 
-/// What a model gives when nothing is asked for by name, and what else there is.
+/// The tensors that a model gives if none is asked for by name, and the others that it has.
 pub(super) fn given(task: Task) -> (&'static [Tensor], &'static [Tensor]) {
     match task {
         Task::Embedding { .. } => {
@@ -126,7 +127,7 @@ pub(super) fn given(task: Task) -> (&'static [Tensor], &'static [Tensor]) {
     }
 }
 
-/// What a request wants, in its order.
+/// The tensors that a request wants, in its order.
 pub(super) fn wanted(task: Task, asked: &[Wanted]) -> Result<Vec<(Tensor, Option<usize>)>, ApiError> {
     let (usual, others) = given(task);
     if asked.is_empty() {
@@ -141,7 +142,7 @@ pub(super) fn wanted(task: Task, asked: &[Wanted]) -> Result<Vec<(Tensor, Option
                 "output `{name}` is not known: this model has `{known}`"
             )));
         };
-        // An answer has few tensors, however often a request says their names.
+        // So an answer has few tensors, however many names a request sends.
         if found.iter().any(|(other, _)| *other == tensor) {
             return Err(ApiError::validation(format!("output `{name}` is asked for twice")));
         }
@@ -150,7 +151,7 @@ pub(super) fn wanted(task: Task, asked: &[Wanted]) -> Result<Vec<(Tensor, Option
     Ok(found)
 }
 
-/// A tensor of these rows, one for each input.
+/// Makes a tensor of these rows, one for each input.
 pub(super) fn tensor(
     tensor: Tensor,
     classes: Option<usize>,
@@ -203,8 +204,8 @@ fn scores(rows: &[Row], function: ScoreFunction) -> Result<Vec<f32>, ApiError> {
     Ok(scores)
 }
 
-/// Rows of each input one under the other, and zeros under those that have fewer than others; `part` of each row, which
-/// has `width` values.
+/// The rows of each input, one under the other, padded with rows of zeros to the input that has the most; of each row,
+/// `part`, which has `width` values.
 fn filled(rows: &[Row], width: usize, part: impl Fn(&[f32]) -> &[f32]) -> Result<Shaped, ApiError> {
     let count = |row: &Row| row.values.len() / row.row_len.max(1);
     let most = rows.iter().map(count).max().unwrap_or(0);
@@ -216,12 +217,12 @@ fn filled(rows: &[Row], width: usize, part: impl Fn(&[f32]) -> &[f32]) -> Result
     Ok((vec![rows.len(), most, width], Values::F32(values)))
 }
 
-/// How many values there are in rows that are filled up to the longest.
+/// How many values these rows have when they are padded to the longest.
 pub(super) fn values_in(rows: &[Row]) -> usize {
     rows.len().saturating_mul(rows.iter().map(|row| row.values.len()).max().unwrap_or(0))
 }
 
-/// How many values a tensor has, if it is not too large.
+/// How many values a tensor has; an error if it is too large.
 pub(super) fn size(inputs: usize, rows: usize, width: usize) -> Result<usize, ApiError> {
     let size = inputs.checked_mul(rows).and_then(|rows| rows.checked_mul(width));
     size.filter(|&size| size <= MOST_VALUES).ok_or_else(|| {
@@ -232,7 +233,7 @@ pub(super) fn size(inputs: usize, rows: usize, width: usize) -> Result<usize, Ap
     })
 }
 
-/// Without the last dimension, which is 1.
+/// Drops the last dimension, which is 1.
 fn flat((mut shape, values): Shaped) -> Shaped {
     shape.pop();
     (shape, values)

@@ -1,4 +1,4 @@
-//! What a request says beside its tensors.
+//! The parameters of a request.
 
 use std::{
     fmt,
@@ -10,7 +10,7 @@ use crate::{
     http::ApiError,
 };
 
-/// A value of a parameter, of those types that both protocols have.
+/// The value of a parameter, of one of the types that both transports have.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Parameter {
     Bool(bool),
@@ -21,7 +21,7 @@ pub(crate) enum Parameter {
 }
 
 impl Parameter {
-    /// How many it says.
+    /// Its value as a count.
     pub(crate) fn count(&self) -> Option<usize> {
         match self {
             &Self::Integer(count) => usize::try_from(count).ok(),
@@ -41,7 +41,7 @@ impl fmt::Display for Parameter {
     }
 }
 
-/// A parameter that is on or off, where it is there.
+/// Reads a boolean parameter, which may be absent.
 pub(crate) fn flag(name: &str, value: Option<&Parameter>) -> Result<Option<bool>, ApiError> {
     match value {
         None => Ok(None),
@@ -66,7 +66,7 @@ pub(crate) fn check_memory<'a>(
     }
 }
 
-/// The parameters that are heeded.
+/// The parameters that have an effect.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Parameters {
     truncate: Option<bool>,
@@ -78,7 +78,7 @@ pub(super) struct Parameters {
 }
 
 impl Parameters {
-    /// Those of a request that came at `received`: from then on its time runs.
+    /// The parameters of a request that arrived at `received`: its timeout counts from then.
     pub(super) fn read(parameters: Vec<(String, Parameter)>, received: Instant) -> Result<Self, ApiError> {
         let mut read = Self::default();
         for (name, value) in parameters {
@@ -107,7 +107,7 @@ impl Parameters {
             ("dimensions", value) => {
                 self.dimensions = Some(value.count().ok_or("a number that is not negative")?);
             }
-            // Triton's: 0 says nothing, and 1 goes before 2.
+            // Triton's: 0 is the default, and 1 goes before 2.
             ("priority", Parameter::Integer(0)) => {}
             ("priority", Parameter::Integer(1)) => self.urgency.priority = Priority::High,
             ("priority", Parameter::Integer(2)) => self.urgency.priority = Priority::Normal,
@@ -123,8 +123,8 @@ impl Parameters {
         Ok(())
     }
 
-    /// What is done to inputs that are too long. `None` leaves it to the engine: the models of an ensemble may have a
-    /// default each.
+    /// How inputs that are too long are truncated. `None` leaves it to the engine: each model of an ensemble may have a
+    /// default of its own.
     pub(super) fn truncation(&self, info: &EngineInfo) -> Option<Truncation> {
         if self.truncate.is_none() && !self.left {
             return None;

@@ -1,4 +1,4 @@
-//! All that is served, as the protocol tells it: states and statistics.
+//! All models that are served, in the protocol's terms: their states and statistics.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use crate::{
     models::{Models, NotServed, State, Statistics, Wanted},
 };
 
-/// A version of a model, and its state in the protocol's words.
+/// A version of a model, and its state in the protocol's terms.
 pub(crate) struct Indexed {
     pub(crate) name: String,
     pub(crate) version: String,
@@ -19,7 +19,7 @@ pub(crate) struct Indexed {
     pub(crate) reason: String,
 }
 
-/// All versions of all models, or those that are ready.
+/// All versions of all models, or only those that are ready.
 pub(crate) fn index(models: &Models, only_ready: bool) -> Vec<Indexed> {
     let entries = models.list().into_iter().filter(|entry| !only_ready || entry.state == State::Ready);
     let indexed = |entry: crate::models::Entry| {
@@ -40,7 +40,7 @@ fn state(state: State) -> (&'static str, String) {
     }
 }
 
-/// Refuses what other servers load a model with: its configuration, or its files.
+/// Refuses parameters from which other servers load a model: its configuration, or its files.
 pub(crate) fn check_load(mut parameters: impl Iterator<Item = String>) -> Result<(), ApiError> {
     match parameters.next() {
         None => Ok(()),
@@ -50,7 +50,7 @@ pub(crate) fn check_load(mut parameters: impl Iterator<Item = String>) -> Result
     }
 }
 
-/// Whether the models together answer ([`Models::health`]), or the one that is wanted, for which nothing is loaded.
+/// Whether the wanted model is ready, or all models together ([`Models::health`]). It never loads a model.
 pub(crate) fn is_ready(models: &Models, wanted: Option<Wanted<'_>>) -> bool {
     let health = match wanted {
         Some(wanted) => models.find(wanted).ok().map(|served| served.engine().health()),
@@ -66,7 +66,7 @@ pub(crate) struct Stats {
     pub(crate) done: Statistics,
 }
 
-/// Of all versions that are there, or of those that the wanted name stands for.
+/// The statistics of all loaded versions, or of those that the wanted name stands for.
 pub(crate) fn statistics(models: &Models, wanted: Option<Wanted<'_>>) -> Result<Vec<Stats>, NotServed> {
     let found = match wanted {
         Some(wanted) => models.ready_of(wanted)?,

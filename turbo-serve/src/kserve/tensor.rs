@@ -1,11 +1,11 @@
-//! Tensors as they come and go: a name, a datatype, a shape, and as many elements as that has.
+//! Tensors of requests and answers: a name, a datatype, a shape, and as many elements as the shape has.
 //!
-//! What a client says of a tensor is believed only as far as its bytes go: elements are counted against the shape before
-//! there is memory for them.
+//! A client's claims about a tensor are trusted only as far as its bytes go: elements are counted against the shape
+//! before memory is allocated for them.
 
 use crate::http::ApiError;
 
-/// What a request says of a tensor, whose elements come beside it.
+/// A request's description of a tensor, whose elements come separately.
 pub(crate) struct Announced {
     name: String,
     datatype: String,
@@ -15,7 +15,7 @@ pub(crate) struct Announced {
     count: usize,
 }
 
-/// What a request brings.
+/// A tensor of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct InputTensor {
     pub(crate) name: String,
@@ -31,10 +31,10 @@ pub(crate) enum Elements {
     Bytes(Vec<Vec<u8>>),
 }
 
-/// How elements of a datatype are laid out in the binary form that both protocols have.
+/// How elements of a datatype are laid out in the binary form that both transports have.
 #[derive(Clone, Copy)]
 enum Layout {
-    /// Little-endian, of so many bytes.
+    /// Little-endian, of this many bytes.
     Integer { bytes: usize, signed: bool },
     /// Each after its length, a little-endian `u32`.
     Bytes,
@@ -74,7 +74,7 @@ impl Announced {
         Ok(Self { name, datatype, layout, shape: sizes, count })
     }
 
-    /// The tensor of elements that are read already.
+    /// The tensor with elements that have been read already.
     pub(crate) fn of(self, elements: Elements) -> Result<InputTensor, ApiError> {
         let (got, data) = match (&elements, self.layout) {
             (Elements::Integers(values), Layout::Integer { .. }) => (values.len(), None),
@@ -94,7 +94,7 @@ impl Announced {
         Ok(InputTensor { name: self.name, shape: self.shape, elements })
     }
 
-    /// Refuses integers that the datatype does not have.
+    /// Refuses integers outside the datatype's range.
     fn check_range(&self, values: &[i64]) -> Result<(), ApiError> {
         let Layout::Integer { bytes, signed } = self.layout else { return Ok(()) };
         let bits = if self.datatype == "BOOL" { 1 } else { 8 * bytes - usize::from(signed) };
@@ -110,7 +110,7 @@ impl Announced {
         }
     }
 
-    /// The tensor whose elements are these bytes, and nothing else is.
+    /// The tensor whose elements are exactly these bytes.
     pub(crate) fn of_raw(self, raw: &[u8]) -> Result<InputTensor, ApiError> {
         let elements = match self.layout {
             Layout::Integer { bytes, signed } => self.integers(raw, bytes, signed)?,
@@ -128,7 +128,7 @@ impl Announced {
             let is_negative = signed && chunk.last().is_some_and(|&last| last >= 0x80);
             let mut wide = if is_negative { [0xff; 8] } else { [0; 8] };
             wide[..bytes].copy_from_slice(chunk);
-            // Of 64 bits without a sign the upper half becomes negative: too large for an id, and so refused as one.
+            // The upper half of `UINT64` becomes negative: too large for an id, and refused as one.
             i64::from_le_bytes(wide)
         };
         Ok(Elements::Integers(raw.chunks_exact(bytes).map(value).collect()))
@@ -168,7 +168,7 @@ impl Announced {
     }
 }
 
-/// What an answer brings.
+/// A tensor of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OutputTensor {
     pub(crate) name: &'static str,
@@ -193,7 +193,7 @@ impl OutputTensor {
         }
     }
 
-    /// Appends the elements in the binary form that both protocols have.
+    /// Appends the elements in the binary form that both transports have.
     pub(crate) fn write_raw(&self, to: &mut Vec<u8>) {
         match &self.values {
             Values::F32(values) => write_numbers(to, values, |value| value.to_le_bytes()),
@@ -209,7 +209,7 @@ impl OutputTensor {
     }
 }
 
-/// Numbers of so many bytes, one after the other, into a buffer that grows once.
+/// Appends numbers of `BYTES` bytes, one after the other; the buffer grows once.
 fn write_numbers<T: Copy, const BYTES: usize>(
     to: &mut Vec<u8>,
     values: &[T],
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(bytes, 1.5_f32.to_le_bytes());
     }
 
-    /// Bytes that are often strings behind their lengths, and lengths that often lie.
+    /// Bytes that are often strings after their lengths, and lengths that often lie.
     fn hostile() -> impl Strategy<Value = Vec<u8>> {
         let length = prop_oneof![4 => 0..6_u32, 1 => any::<u32>()];
         let element = (length, proptest::collection::vec(any::<u8>(), 0..6))

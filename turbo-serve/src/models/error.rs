@@ -1,4 +1,4 @@
-//! Why a model is not served, and why what is served does not change.
+//! Why a model is not served, and why models cannot be declared, loaded or unloaded.
 
 use std::{error::Error, time::Duration};
 
@@ -106,7 +106,7 @@ pub enum DeclareError {
         /// What there is.
         known: Vec<String>,
     },
-    /// A model without versions, or without the pinned one, or whose versions cannot be listed.
+    /// A model has no versions, or not the pinned one, or its versions cannot be listed.
     #[error("model `{name}`: {why}")]
     Versions {
         /// The model.
@@ -133,7 +133,7 @@ fn any_of(known: &[String]) -> String {
     }
 }
 
-/// An error and its causes as one line. Some errors already quote their cause; it is not said twice.
+/// An error and its causes as one line. Some errors quote their cause; such a cause is not repeated.
 pub(super) fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut line = error.to_string();
     let mut source = error.source();

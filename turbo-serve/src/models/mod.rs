@@ -1,19 +1,20 @@
-//! What is served, by name and version: several models in one process, loaded and unloaded while they serve.
+//! What is served, by name and version: several models in one process, loaded and unloaded while others serve.
 //!
 //! In: [`Declared`] models, each with a [`Source`] that opens its versions. Out: [`Served`], a lease on the engine that
-//! a request is for. Every protocol finds its model here, once per request, and holds the lease until its answer is
+//! answers a request. Every protocol looks its model up here, once per request, and holds the lease until the answer is
 //! made.
 //!
 //! ```text
 //! Declared ─▶ Models ──find(Wanted)──▶ Served ─▶ engine
 //!    │          ▲   load, unload          │
-//!    └ Source ──┘                         └ the last one gone: the engine stops, its memory is free
+//!    └ Source ──┘                         └ when an unloaded version's last lease is dropped, its engine stops
 //! ```
 //!
-//! * A version that is unloaded is not found from then on; requests with a lease are answered, then its engine ends.
-//!   So no request that was accepted fails.
+//! * A version that is being unloaded is not found any more. Requests with a lease are answered, and then its engine
+//!   ends: no accepted request fails.
 //! * Loading happens on a thread of its own, while ready versions keep serving.
-//! * A model without a version in its name is the one its declaration pins, else the latest: the greatest number.
+//! * A name without a version stands for the version that the declaration pins, else for the latest: the greatest
+//!   number among those that are ready or loaded on demand.
 
 pub mod ensemble;
 mod error;

@@ -26,9 +26,9 @@ impl<'a> Wanted<'a> {
 pub(super) struct Names {
     /// The models' own, in the order of their declaration.
     models: Vec<String>,
-    /// Names and aliases: which model, and which version they pin.
+    /// Names and aliases, each with its model and the version that it pins.
     known: HashMap<String, (usize, Option<String>)>,
-    /// The name or alias that stands for no name at all.
+    /// The name or alias that is meant where a request names none.
     default: String,
 }
 
@@ -79,7 +79,7 @@ impl Names {
         Ok((model, wanted.version.or(named).into()))
     }
 
-    /// The model of this name, even if there is only one.
+    /// The model of exactly this name, even if there is only one model.
     pub(super) fn exactly<'a>(&'a self, name: &'a str) -> Result<(usize, Which<'a>), NotServed> {
         let (model, version) = self.known(name).ok_or_else(|| self.unknown(name))?;
         Ok((model, version.into()))

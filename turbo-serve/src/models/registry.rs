@@ -28,20 +28,21 @@ use super::{
 };
 use crate::engine::Health;
 
-/// The version of a model that has no other.
+/// The only version of a model that is served alone.
 const ONLY: &str = "1";
 
-/// The least time after a failed load before a request loads the model again. After an attempt that took longer, the
-/// pause is as long as that, so that at most half of the time goes into failing attempts.
+/// The least time after a failed load before a request loads the model again. If the attempt took longer, the pause is
+/// as long as the attempt, so that failing attempts take at most half of the time.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// All served models. Clones are handles to the same registry.
 ///
-/// [`Models::lease`], [`Models::load`], [`Models::unload`] and [`Models::health`] start tasks: they are for a tokio runtime.
+/// [`Models::lease`], [`Models::load`], [`Models::unload`] and [`Models::health`] start tasks, so they need a tokio
+/// runtime.
 #[derive(Clone)]
 pub struct Models(Arc<Registry>);
 
-/// A handle that does not keep the registry alive, for models that are served by it themselves.
+/// A handle that does not keep the registry alive, for models that the registry itself serves.
 #[derive(Clone)]
 pub struct WeakModels(Weak<Registry>);
 
@@ -58,10 +59,10 @@ struct Model {
     aliases: Vec<Alias>,
     pinned: Option<String>,
     load: LoadWhen,
-    /// `None` if it is never loaded or unloaded.
+    /// `None` if the model is never loaded or unloaded.
     source: Option<Arc<dyn Source>>,
-    /// How often unloading all of its versions was requested: [`Models::load`] calls from before that load nothing
-    /// more. Unloading one version does not end an older load of all.
+    /// How often unloading all of its versions was requested: calls of [`Models::load`] from before such a request load
+    /// nothing more. Unloading one version does not end an older load of all.
     unloads: AtomicU64,
 }
 
@@ -76,14 +77,14 @@ pub struct Entry {
     pub state: State,
     /// Since when it has been in that state.
     pub since: SystemTime,
-    /// Other names that lead to it: the model's, but for those that pin another version.
+    /// Other names that lead to it: the model's aliases, except those that pin another version.
     pub aliases: Vec<String>,
 }
 
 /// Where a request's model was found.
 enum Found {
     Ready(Served),
-    /// It is being loaded, or will be when it is demanded.
+    /// It is being loaded, or will be when a request demands it.
     Awaited {
         name: String,
         model: usize,
@@ -109,8 +110,8 @@ impl Models {
         Self::with(Names::single(&name), vec![model], vec![versions], underway)
     }
 
-    /// These models, none of which is loaded yet: [`Models::start`] loads them. A request that names none gets
-    /// `default`, which is a name or an alias, else the first.
+    /// These models, none of which is loaded yet: [`Models::start`] loads them. A request that names no model gets
+    /// `default`, which is a name or an alias, or else the first model.
     ///
     /// Blocks while it lists versions.
     ///
@@ -164,7 +165,7 @@ impl Models {
         }
     }
 
-    /// The model that a request is for; loads it if it is loaded on demand, and waits while it is being loaded.
+    /// The model that a request is for. Loads it if it is loaded on demand, and waits while it is being loaded.
     ///
     /// # Errors
     /// [`NotServed`]
@@ -172,7 +173,7 @@ impl Models {
         self.lease_by(wanted, None).await
     }
 
-    /// The same, waiting until `deadline` at most. Loading goes on for other requests.
+    /// The same, but waits until `deadline` at most. Loading goes on for other requests.
     ///
     /// # Errors
     /// [`NotServed`]
@@ -186,7 +187,7 @@ impl Models {
         loop {
             let (name, model, version) = match self.0.found(wanted) {
                 Ok(Found::Ready(served)) => return Ok(served),
-                // Unloaded: a version that was being loaded when the server was told to stop.
+                // `Unloaded` may be a version that was being loaded when the server was told to stop.
                 Ok(Found::Awaited { .. }) | Err(NotServed::Unloaded { .. }) if self.0.table.is_stopping() => {
                     return Err(NotServed::Stopping);
                 }
@@ -232,8 +233,8 @@ impl Models {
         self.0.table.read().iter().flat_map(BTreeMap::values).filter_map(lease).collect()
     }
 
-    /// Leases on the ready versions that a name stands for: on all of the model's if no version is named, whichever
-    /// would answer, else on that one.
+    /// Leases on the ready versions that a name stands for: the version that is named, or else all of the model's,
+    /// whichever would answer.
     ///
     /// # Errors
     /// [`NotServed`], as of [`Models::find`], where none is ready.
@@ -250,11 +251,11 @@ impl Models {
     }
 
     /// The server's health: the worst of all ready models. Models that are loaded on demand count as ready until an
-    /// attempt to load them fails. Ensembles are left out, for their models are here themselves; unloaded models do not
-    /// count. `None`: no model is ready, and none is expected to be loaded by a request.
+    /// attempt to load them fails. Ensembles are left out, since their models count themselves; unloaded models do not
+    /// count. `None`: no model is ready, and no request is expected to load one.
     ///
-    /// In that case this also retries failed loads, as a request would: where a load balancer sends requests to healthy
-    /// servers alone, no request would ever arrive to do so.
+    /// In that case this also retries failed loads, as a request would: if a load balancer sends requests only to
+    /// healthy servers, no request would ever arrive to do so.
     #[must_use]
     pub fn health(&self) -> Option<Health> {
         let models = self.ready().into_iter().filter(|served| served.composition() == Composition::Model);
@@ -292,9 +293,9 @@ impl Models {
         table.iter().enumerate().flat_map(entry).collect()
     }
 
-    /// Loads all versions of a model (`name`), or one (`name/version`, `name/latest`), and returns when they are ready;
-    /// those that are ready stay as they are. The source is searched for new versions. Loading goes on when the future
-    /// is dropped.
+    /// Loads all versions of a model (`name`), or one (`name/version`, `name/latest`), and returns when they are ready.
+    /// Versions that are ready already stay as they are. The source is searched for new versions. Loading goes on when
+    /// the future is dropped.
     ///
     /// # Errors
     /// [`ChangeError`]: no such model or version, or one that cannot be loaded.
@@ -306,8 +307,8 @@ impl Models {
 
     /// Unloads all versions of a model (`name`), or one (`name/version`, `name/latest`). Requests do not find them any
     /// more once this future was polled; it resolves when accepted requests are answered and the memory is free.
-    /// Versions that are being loaded are unloaded once they are ready; a load of a version that is being unloaded
-    /// waits for the end of that. Unloading goes on when the future is dropped.
+    /// Versions that are being loaded are unloaded once they are ready. A load of a version that is being unloaded
+    /// waits until it is unloaded. Unloading goes on when the future is dropped.
     ///
     /// # Errors
     /// [`ChangeError`]: no such model or version.
@@ -388,7 +389,7 @@ fn first_versions(model: &Declared) -> Result<Versions, DeclareError> {
 }
 
 impl Registry {
-    /// Whether there is more than one model, or version, by now: a folder of versions may have got another.
+    /// Whether there is more than one model or version by now: a folder of versions may have got another.
     fn has_several(&self) -> bool {
         self.table.read().iter().map(Versions::len).sum::<usize>() > 1
     }
@@ -450,7 +451,7 @@ impl Registry {
 
     /// The model and versions that an explicit load or unload is for.
     fn ordered<'a>(&'a self, name: &'a str) -> Result<(usize, Which<'a>), ChangeError> {
-        // Checked before the name: whatever it is, nothing can be loaded or unloaded.
+        // Checked before the name, whatever that is: nothing can be loaded or unloaded.
         if self.models.iter().all(|model| model.source.is_none()) {
             return Err(ChangeError::Fixed);
         }
@@ -476,7 +477,8 @@ impl Registry {
         is_loading
     }
 
-    /// The same for all versions on demand, also those whose load has failed, once their pause is over.
+    /// The same for all versions that are loaded on demand, including those whose load has failed, once their pause is
+    /// over.
     fn demand_again(self: &Arc<Self>) {
         let table = self.table.read();
         let again: Vec<(usize, Version)> = table
@@ -527,7 +529,7 @@ impl Registry {
     /// Loads the versions that `name` stands for, one after the other.
     async fn load_all(self: Arc<Self>, name: String) -> Result<(), ChangeError> {
         let (model, which) = self.ordered(&name)?;
-        // Before listing, which takes time: an unload meanwhile has to be noticed.
+        // Read before listing, which takes time: an unload meanwhile has to be noticed.
         let unloads = self.models[model].unloads.load(Relaxed);
         for version in self.look_for_versions(model, which).await? {
             self.load(model, &version, unloads).await?;
@@ -604,8 +606,8 @@ impl Registry {
         });
     }
 
-    /// Begins to unload the ready versions of `left`, and keeps those of `ending` that have not ended; returns whether
-    /// any are left.
+    /// Begins to unload the versions in `left` that are ready, and drops from `ending` those that have ended; returns
+    /// whether any are left in either.
     fn goes_on_unloading(
         self: &Arc<Self>,
         model: usize,
@@ -632,7 +634,7 @@ impl Registry {
         !left.is_empty() || !ending.is_empty()
     }
 
-    /// Waits for the last lease, then for the engine.
+    /// Ends a version on a task of its own: waits until the last lease is dropped, then until the engine has stopped.
     fn end(self: &Arc<Self>, model: usize, version: &Version, Ready { lease, all_back, stop }: Ready) {
         let (registry, version) = (Arc::clone(self), version.clone());
         tokio::spawn(async move {

@@ -28,12 +28,12 @@ use crate::{
     tasks::{Door, patiently},
 };
 
-/// What is ended when a model is unloaded or the server stops.
+/// An engine that is stopped when its model is unloaded or the server stops.
 pub trait Stop: Send + Sync + 'static {
-    /// Refuses new requests, and ends when all accepted ones are answered and their memory is free.
+    /// Refuses new requests, and resolves when all accepted ones are answered and the memory is free.
     fn stop(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 
-    /// Gives up what was accepted.
+    /// Cancels all accepted requests.
     fn abandon(&self);
 }
 
@@ -47,23 +47,24 @@ impl Stop for Engine {
     }
 }
 
-/// A lease on the model that a request is for: the model lives while it is held, so hold it until the answer is made.
+/// A lease on the model that answers a request. The model lives while the lease is held, so hold it until the answer is
+/// made.
 #[derive(Clone)]
 pub struct Served(Lease);
 
-/// A version, and what goes for all that it is asked for over this lease.
+/// A version, and what applies to all requests made through this lease.
 #[derive(Clone)]
 struct Lease {
     live: Arc<Live>,
     urgency: Urgency,
     answer_room: AnswerRoom,
-    /// Where requests wait for room; `None`: without room they are refused.
+    /// Where requests wait for room; `None`: they are refused if there is none.
     door: Option<Door>,
-    /// The request that it is asked for, where that has begun.
+    /// The request that the lease is for, if it has begun.
     begun: Option<Begun>,
 }
 
-/// A version that is ready, with all that has to live as long as its leases.
+/// A ready version, with everything that has to live as long as its leases.
 struct Live {
     name: String,
     version: String,
@@ -72,11 +73,11 @@ struct Live {
     composition: Composition,
     underway: Underway,
     engine: Counted,
-    // Last: when it goes, the handle to the engine has gone.
+    // Last: when it is dropped, the handle to the engine was dropped before.
     _here: oneshot::Sender<Infallible>,
 }
 
-/// Resolves when the last lease has been given back.
+/// Resolves when the last lease has been dropped.
 pub(super) struct AllBack(oneshot::Receiver<Infallible>);
 
 impl AllBack {
@@ -125,68 +126,68 @@ impl Served {
         &self.0.live.version
     }
 
-    /// Which load of the process it is: what was learnt of one may not hold for another, be it of the same name.
+    /// The number of its load in this process: what was learnt from one load may not hold for another of the same name.
     #[must_use]
     pub fn load(&self) -> u64 {
         self.0.live.load
     }
 
-    /// What its metrics are labelled with; `None` where it is served alone.
+    /// The label of its metrics; `None` where it is served alone.
     #[must_use]
     pub fn label(&self) -> Option<&str> {
         self.0.live.label.as_deref()
     }
 
-    /// The same with an urgency, which holds for every request that is made of the engine by this lease.
+    /// The same lease with an urgency, which applies to every request made through it.
     #[must_use]
     pub fn urgent(self, urgency: Urgency) -> Self {
         Self(Lease { urgency: urgency.or(self.0.urgency), ..self.0 })
     }
 
-    /// The same with the room in which its answers are held.
+    /// The same lease with the room in which its answers are held.
     #[must_use]
     pub fn held_in(self, answer_room: AnswerRoom) -> Self {
         Self(Lease { answer_room, ..self.0 })
     }
 
-    /// The same, waiting at this door where there is no room.
+    /// The same lease, whose requests wait at this door where there is no room.
     #[must_use]
     pub(crate) fn patient(self, door: Door) -> Self {
         Self(Lease { door: Some(door), ..self.0 })
     }
 
-    /// Who computes its answers.
+    /// What computes its answers.
     #[must_use]
     pub fn composition(&self) -> Composition {
         self.0.live.composition
     }
 
-    /// Whether the answer to a text depends on the others of its request: it cannot be asked for them in parts.
+    /// Whether the answer to a text depends on the other texts of its request, which then cannot be split.
     #[must_use]
     pub fn retrieves(&self) -> bool {
         self.composition() == Composition::Ensemble { retrieves: true }
     }
 
-    /// Who answers.
+    /// The engine that answers.
     #[must_use]
     pub fn engine(&self) -> &dyn Infer {
         &self.0
     }
 
-    /// Begins a request that asks it more than once, or several models: until what this returns is dropped, no engine
-    /// of the server is stopped.
+    /// Begins a request that makes several engine requests, to this model or to several. No engine of the server is
+    /// stopped until the returned value is dropped.
     ///
     /// # Errors
-    /// [`EngineError::Stopping`], when the server is.
+    /// [`EngineError::Stopping`], if the server is stopping.
     pub fn begin(&self) -> Result<Begun, EngineError> {
         self.0.live.underway.begin()
     }
 
-    /// The same for such a request, which lasts as long as this and its clones. As a part of one that has begun it is
-    /// never refused.
+    /// The same lease for such a request, which lasts as long as the lease and its clones. If the lease already has one
+    /// that has begun, this never fails.
     ///
     /// # Errors
-    /// [`EngineError::Stopping`], when the server is.
+    /// [`EngineError::Stopping`], if the server is stopping.
     pub fn begun(self) -> Result<Self, EngineError> {
         if self.0.begun.is_some() {
             return Ok(self);
@@ -195,7 +196,7 @@ impl Served {
         Ok(Self(Lease { begun, ..self.0 }))
     }
 
-    /// What it has done since it is there.
+    /// What the version has done since it was loaded.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.0.live.engine.statistics()
@@ -203,7 +204,7 @@ impl Served {
 }
 
 impl Lease {
-    /// Asks what says nothing of its own urgency. Dropping what is asked withdraws it.
+    /// Makes a request that has no urgency of its own, within the lease's deadline. Dropping the future withdraws it.
     fn in_time<'a, T: Send + 'a>(
         &'a self,
         inputs: usize,

@@ -1,4 +1,4 @@
-//! The phases of a version, and the choice of the version that answers.
+//! The phases of a version, and the choice of the version that answers a request.
 
 use std::{collections::BTreeMap, mem, sync::Arc, time::SystemTime};
 
@@ -36,7 +36,7 @@ pub(super) enum Phase {
     Unloaded,
     Unavailable {
         reason: String,
-        /// From when on a request loads it again; `None`: only an explicit load does.
+        /// When the next request may load it again; `None`: only an explicit load does.
         again: Option<Instant>,
     },
 }
@@ -49,7 +49,7 @@ pub(super) struct Ready {
 
 /// What an explicit load of a version has to do.
 pub(super) enum Order {
-    /// Nothing: it is ready.
+    /// Nothing: the version is ready.
     IsThere,
     /// The caller has to load it now.
     Begins,
@@ -59,7 +59,7 @@ pub(super) enum Order {
     Waits,
     /// The load that the caller began or joined has failed.
     Failed { reason: String },
-    /// It was unloaded since the caller began.
+    /// It was unloaded after the caller began.
     Gone,
 }
 
@@ -71,7 +71,7 @@ pub(super) enum Unload {
     Begins(Ready),
     /// It is being unloaded already.
     Joins,
-    /// It is being loaded, and is to be unloaded once that ends.
+    /// It is being loaded, and will be unloaded once that ends.
     Waits,
 }
 
@@ -137,7 +137,7 @@ impl Phase {
         }
     }
 
-    /// Whether it is loaded on demand, or being so, and no attempt has failed yet.
+    /// Whether it will be or is being loaded on demand, and no attempt has failed yet.
     pub(super) fn is_expected(&self) -> bool {
         matches!(self, Self::OnDemand | Self::Loading { demanded: true, failed: None })
     }
@@ -156,7 +156,7 @@ impl Phase {
         *self = Self::Loading { demanded, failed: self.failure().map(str::to_owned) };
     }
 
-    /// Begins an explicit load; `joined` says that the caller has begun it or seen it being loaded.
+    /// Begins an explicit load; `joined` says whether the caller has begun it already or has seen it being loaded.
     pub(super) fn order(&mut self, joined: bool) -> Order {
         match self {
             Self::Ready(_) => Order::IsThere,
@@ -171,7 +171,7 @@ impl Phase {
         }
     }
 
-    /// Begins to unload a ready version, which requests do not find any more.
+    /// Begins to unload a ready version: requests do not find it any more.
     pub(super) fn unload(&mut self) -> Unload {
         match self {
             Self::Unloading { .. } => return Unload::Joins,

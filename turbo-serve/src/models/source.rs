@@ -1,4 +1,4 @@
-//! What a registry is built from: names, and the sources of their versions.
+//! What a registry is built from: the names of models, and the sources of their versions.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::engine::{Engine, Infer};
 /// Why versions cannot be listed or loaded.
 pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Where the versions of a model come from. Both methods block, and are called on threads where that is allowed.
+/// Where the versions of a model come from. Both methods may block; they are called on threads where that is allowed.
 pub trait Source: Send + Sync + 'static {
     /// The versions that exist now. Listed again by every [`Models::load`](super::Models::load), so that new ones are
     /// found.
@@ -29,7 +29,7 @@ pub trait Source: Send + Sync + 'static {
 pub struct Load<'a> {
     /// One of [`Source::versions`].
     pub version: &'a str,
-    /// The label of its metrics, if there are several models
+    /// The label of its metrics, if there are several models or versions
     /// ([`EngineConfig::label`](crate::engine::EngineConfig::label)).
     pub label: Option<&'a str>,
     /// The registry that will serve it.
@@ -40,7 +40,7 @@ pub struct Load<'a> {
 pub struct Loaded {
     /// The engine that answers.
     pub engine: Arc<dyn Infer>,
-    /// What is stopped when it is unloaded, after the last answer; `None`: dropping it is enough.
+    /// What is stopped when it is unloaded, after the last answer; `None`: dropping the engine is enough.
     pub stop: Option<Arc<dyn Stop>>,
     /// What computes the answers.
     pub composition: Composition,
@@ -54,7 +54,7 @@ pub enum Composition {
     Model,
     /// Other models of the server.
     Ensemble {
-        /// Whether the answer to a text depends on the other texts of its request, which cannot be split then.
+        /// Whether the answer to a text depends on the other texts of its request, which then cannot be split.
         retrieves: bool,
     },
 }

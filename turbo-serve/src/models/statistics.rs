@@ -1,4 +1,4 @@
-//! What a version has done since it is there, over all protocols.
+//! What a version has done since it was loaded, over all protocols.
 
 use std::{
     collections::BTreeMap,
@@ -11,25 +11,25 @@ use crate::engine::{
     Timings, TokenizeRequest, Tokenized, Urgency, Usage, observed::Observed,
 };
 
-/// What a version has done since it is there. Requests whose clients have gone are not counted, and those that come
-/// again are counted the last time.
+/// What a version has done since it was loaded. Requests whose clients have gone are not counted; requests that are
+/// retried are counted once, by their last try.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Requests that were answered.
     pub answered: Spent,
     /// Requests that were not.
     pub failed: Spent,
-    /// Of those answered, until their inputs were tokens (the mean of each).
+    /// Of those answered: the time until their inputs were tokenized (the mean over each request's inputs).
     pub tokenization: Spent,
-    /// Of those for which something was computed, from then until their batches began (the mean of each input).
+    /// Of those for which something was computed: from then until their batches began (the mean, too).
     pub queue: Spent,
-    /// Of those, their batches.
+    /// Of the same requests: the time of their batches (the mean, too).
     pub inference: Spent,
-    /// Of those, from then until the answer.
+    /// Of the same requests: from then until the answer.
     pub finish: Spent,
-    /// Of those answered, the ones whose answers were all kept.
+    /// Of those answered, where answers are kept: the ones for which nothing was computed.
     pub known: Spent,
-    /// Of those answered where answers are kept, the others; that takes no time of its own.
+    /// Of those answered, where answers are kept: the others. Their time here is 0.
     pub unknown: Spent,
     /// Inputs of the requests that were answered.
     pub inputs: u64,
@@ -67,7 +67,7 @@ impl Counted {
     }
 
     fn count(&self, started: Instant, inputs: u64, usage: Option<&Usage>) {
-        // An answer knows when it was there, whenever it is looked for.
+        // An answer knows how long it took, whenever its future is polled.
         let took = usage.map_or_else(|| started.elapsed(), |usage| usage.timings.total);
         let are_kept = self.engine.info().cache_bytes.is_some();
         let mut statistics = self.statistics.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,7 +77,7 @@ impl Counted {
         statistics.last = Some(SystemTime::now());
         let Timings { tokenization, queue, inference, .. } = *timings;
         statistics.tokenization.add(tokenization);
-        // No batch takes no time at all.
+        // Every batch takes some time: 0 means that nothing was computed.
         if are_kept && inference.is_zero() {
             return statistics.known.add(took);
         }

@@ -28,7 +28,7 @@ pub(super) struct Changes(watch::Receiver<bool>);
 impl Changes {
     /// Waits for a change since this was created or last returned.
     pub(super) async fn next(&mut self) {
-        // An error would say that the table is dropped, but the caller holds it.
+        // An error would mean that the table was dropped, but the caller holds it.
         drop(self.0.changed().await);
     }
 }
@@ -51,8 +51,8 @@ impl Table {
         Changes(self.changed.subscribe())
     }
 
-    /// Applies `change` to a version's phase, and notifies if the phase became another. A missing version counts as
-    /// unloaded.
+    /// Applies `change` to a version's phase, and notifies if the phase is another one afterwards. A missing version
+    /// counts as unloaded.
     pub(super) fn change<T>(
         &self,
         model: usize,
@@ -74,7 +74,7 @@ impl Table {
         changed
     }
 
-    /// Enters a version that was loaded, unless the server is stopping: then it is dropped.
+    /// Enters a version that was loaded; if the server is stopping, drops it instead.
     pub(super) fn enter(&self, model: usize, version: &Version, ready: Ready) {
         self.change(model, version, |phase| {
             *phase = if self.is_stopping() { Phase::Unloaded } else { Phase::Ready(ready) };

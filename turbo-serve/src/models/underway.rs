@@ -1,4 +1,4 @@
-//! Requests that make several engine requests: a server that stops lets them end before it stops its engines.
+//! Requests that make several engine requests: a stopping server lets them end before it stops its engines.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use crate::engine::EngineError;
 
-/// All of them, of all models of a server. Clones share the count.
+/// All such requests, to all models of a server. Clones share the count.
 #[derive(Clone, Default)]
 pub(super) struct Underway(Arc<watch::Sender<bool>>);
 
@@ -21,7 +21,7 @@ impl Underway {
     /// Counts a request.
     ///
     /// # Errors
-    /// [`EngineError::Stopping`], when the server is.
+    /// [`EngineError::Stopping`], if the server is stopping.
     pub(super) fn begin(&self) -> Result<Begun, EngineError> {
         // Subscribed before the check: either this sees that the server stops, or `end` waits for this.
         let counted = self.0.subscribe();

@@ -1,4 +1,4 @@
-//! Versions and their order: text, of which numbers are ordered by value.
+//! Versions and their order: as text, but numbers by their value.
 
 use std::fmt;
 

@@ -1,10 +1,11 @@
 //! An answer on its way to a client that may not read it.
 //!
-//! Over HTTP/1.1 an answer has the connection for itself, and [`StallLimit`](super::stall::StallLimit) sees that little
-//! moves. Over HTTP/2 a client may stop reading one answer and go on with the others: that answer is cancelled then and
-//! its memory released, but for the piece or two that were handed over. A small answer is one piece from the beginning.
-//! Neither counts as underway, so the connection of a client that sends no more requests is closed as idle. If it goes
-//! on sending, the connection is closed once too much of that [stays](Unread).
+//! Over HTTP/1.1 an answer has the connection for itself, and [`StallLimit`](super::stall::StallLimit) notices when too
+//! little moves. Over HTTP/2 a client may stop reading one answer and go on with the others. That answer is then
+//! cancelled and its memory released, except for the piece or two that were handed over; a small answer is one piece
+//! and handed over whole. What was handed over does not count as underway, so the connection of a client that sends no
+//! more requests is closed as idle. If the client goes on sending, the connection is closed once too much of this
+//! [stays](Unread).
 
 use std::{
     future::poll_fn,
@@ -31,18 +32,18 @@ use super::{
     unread::{Handed, Unread},
 };
 
-/// Bytes that are handed to HTTP/2 at a time. What was handed over cannot be taken back when the client does not read
-/// it.
+/// Bytes that are handed to HTTP/2 at a time. Bytes that were handed over cannot be taken back when the client does not
+/// read them.
 const PIECE: usize = 16 << 10;
 
-/// Whether all of it is handed to HTTP/2 at once.
+/// Whether the whole body is handed to HTTP/2 at once.
 pub(super) fn is_one_piece(body: &Body) -> bool {
     body.size_hint().exact().is_some_and(|size| size <= PIECE as u64)
 }
 
-/// The answer as it is sent: it is underway until all of it was handed over, and cancelled when its client takes
-/// nothing of it for `stall`, or too little; what was handed over then counts in `unread`. Over HTTP/1.1, where an
-/// answer has the connection for itself, `pace` is set to its own.
+/// The answer as it is sent. It is underway until all of it was handed over. It is cancelled when its client takes
+/// nothing of it for `stall`, or too little; what was handed over by then counts in `unread`. Over HTTP/1.1, where an
+/// answer has the connection for itself, `pace` is set to the answer's pace.
 pub(super) fn sent(
     mut answer: Response<Body>,
     version: Version,
@@ -66,12 +67,12 @@ pub(super) fn sent(
     })
 }
 
-/// A body, and the note that it is underway unless the task of [`in_pieces`] holds that.
+/// A body, and its count as underway unless the task of [`in_pieces`] holds that.
 pub(super) struct Sent {
     body: Body,
     #[expect(dead_code, reason = "held until the body is dropped")]
     underway: Option<OneUnderway>,
-    /// What its data count as, where they are not counted yet.
+    /// Counts its data, where they are not counted already.
     handed: Option<Handed>,
 }
 
@@ -109,7 +110,7 @@ fn in_pieces(body: Body, stall: Duration, room: Option<Room>, underway: OneUnder
 }
 
 /// Reads a body until it has ended, its client has disconnected, or the client has taken nothing for `stall`, or too
-/// little. A part is a whole answer, or those of a stream's answers that were ready: between parts there is no limit.
+/// little. A part is a whole answer, or those answers of a stream that were ready; there is no limit between parts.
 async fn read(
     mut body: Body,
     parts: mpsc::Sender<Part>,
@@ -152,7 +153,7 @@ fn pieces(part: Part) -> Vec<Part> {
     pieces
 }
 
-/// A copy of a piece: what HTTP/2 retains must not keep the whole answer in memory, nor be counted for ever.
+/// A copy of a piece: a piece that HTTP/2 retains must keep the whole answer neither in memory nor counted for ever.
 fn copied(piece: Part, handed: &Handed) -> Part {
     let copied = |data: Bytes| handed.data(Bytes::copy_from_slice(&data));
     piece.map(|frame| frame.map(|frame| frame.map_data(copied)))

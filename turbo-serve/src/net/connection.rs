@@ -1,4 +1,4 @@
-//! One client's connection: from its first byte to its end, be it HTTP/1.1 or HTTP/2.
+//! One client's connection, HTTP/1.1 or HTTP/2, from its first byte to its end.
 
 use std::{error::Error, future::Future, io, pin::pin, sync::Arc};
 
@@ -23,25 +23,25 @@ use super::{
     unread::Unread,
 };
 
-/// Concurrent requests on one HTTP/2 connection: as many as the inputs that a server takes by default, so that a single
+/// Concurrent requests on one HTTP/2 connection: as many as the inputs that a server holds by default, so that a single
 /// client can keep it busy.
 const MOST_STREAMS: u32 = 512;
 
 /// Bytes of one request that an HTTP/2 client may send before they are read: at a round trip of 50 ms, 1.3 megabytes a
-/// second. Not more than HTTP/2's own default, for unread bytes are in memory without being counted among the bytes in
-/// flight, which are those that were read.
+/// second. This is not more than HTTP/2's own default, since unread bytes are in memory without being counted among the
+/// bytes in flight, which are those that were read.
 const STREAM_WINDOW: u32 = 64 << 10;
 
 /// The same for a connection: more than all of its streams may send, 32 MiB. A gRPC stream that waits for room is not
 /// read, and must not block other requests of its connection, health checks among them.
 ///
-/// Twice as much, for h2 ends a connection whose unread DATA frames are short: each counts as what it lacks to 256 bytes,
-/// and all of them may count as half of this window. A stream of texts of ten letters, a frame each, has room for a
-/// megabyte of that before its own window ends, one of empty texts for three.
+/// It is twice as much, since h2 ends a connection whose unread DATA frames are short: each frame counts as what it
+/// lacks to 256 bytes, and all of them may count as half of this window. A stream of texts of ten letters, one in each
+/// frame, may count for a megabyte before its own window ends, and a stream of empty texts for three.
 const CONNECTION_WINDOW: u32 = 2 * MOST_STREAMS * STREAM_WINDOW;
 
-/// Requests that one HTTP/2 connection may cancel before they are accepted: sending and cancelling costs a client next
-/// to nothing.
+/// Requests that one HTTP/2 connection may cancel before they are accepted. It is bounded, because sending and
+/// cancelling requests costs a client next to nothing.
 const MOST_RESETS: usize = 20;
 
 /// What all connections of a server have in common.
@@ -57,7 +57,7 @@ struct Stopping(watch::Receiver<bool>);
 
 impl Stopping {
     async fn told(&self) {
-        // An error says that the sender was dropped: the server has stopped then, too.
+        // An error means that the sender was dropped: then the server has stopped, too.
         let _ = self.0.clone().wait_for(|&stopping| stopping).await;
     }
 }
@@ -66,7 +66,7 @@ impl Connections {
     /// Connections end when `stopping` says so, and hold a receiver until they have.
     pub(super) fn new(router: Router, waits: Waits, stopping: watch::Receiver<bool>) -> Arc<Self> {
         let mut http = auto::Builder::new(TokioExecutor::new());
-        // `talk` limits the wait for heads, whatever the version. A client that closes its writing side alone counts as
+        // `talk` limits the wait for heads, whatever the version. A client that closes only its writing side counts as
         // gone: closing the whole connection looks the same at first, and abandoned requests must leave the queue at
         // once.
         http.http1().header_read_timeout(None).half_close(false);
@@ -86,8 +86,8 @@ impl Connections {
         })
     }
 
-    /// Waits until the server stops, and then until a request is being answered here, which is the last one, or a
-    /// moment has passed for one that may be on its way: closing before it was read would reset the connection.
+    /// Waits until the server stops, and then until a request is being answered here, which is the last one, or until a
+    /// moment has passed in which one may still arrive: closing before it was read would reset the connection.
     async fn nothing_to_come(&self, underway: &Underway) {
         self.stopping.told().await;
         let wait = if underway.has_begun() { self.waits.moment } else { self.waits.first };
@@ -135,7 +135,7 @@ impl Connections {
             let (unread, pace) = (unread.clone(), pace.clone());
             async move {
                 let mut answer = answering.await?;
-                // HTTP/2 ends each stream on its own, and has no `Connection` header
+                // HTTP/2 ends each stream separately, and has no `Connection` header
                 if version < Version::HTTP_2 {
                     rest.tell(&mut answer, version);
                 }

@@ -1,5 +1,6 @@
 //! Which web pages may send requests: a browser hides the answers of another origin from a page unless the server
-//! allows it. It sends the page's request all the same, so the server refuses those that would have an effect.
+//! allows that origin. It sends the page's requests all the same, so the server refuses those that would have an
+//! effect.
 
 use std::{str::FromStr, sync::Arc, time::Duration};
 
@@ -24,12 +25,12 @@ pub struct Origin(HeaderValue);
 /// Why a text is not an origin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OriginError {
-    /// It has other parts, or lacks some.
+    /// It has parts that an origin does not have, or lacks some.
     #[error(
         "expected `*`, or scheme, host and port as in `https://example.org` or `http://localhost:8080`, and no path"
     )]
     NoOrigin,
-    /// It has a `*` among others.
+    /// It has a `*` among other characters.
     #[error(
         "`*` stands for all origins, not for part of one: expected `*` alone, or each origin by its full name, as in \
          `https://a.example.org,https://b.example.org`"
@@ -48,7 +49,7 @@ const WITHOUT_HOST: [&str; 2] = ["null", "file://"];
 impl FromStr for Origin {
     type Err = OriginError;
 
-    /// As browsers write it: in lower case, and without the port that is the scheme's own.
+    /// Writes the origin as browsers do: in lower case, and without the scheme's default port.
     fn from_str(text: &str) -> Result<Self, OriginError> {
         let value = match text {
             "*" => return Ok(Self::ANY),
@@ -60,7 +61,7 @@ impl FromStr for Origin {
     }
 }
 
-/// Scheme, host and port as browsers write them; `None` where there is more, or less.
+/// Scheme, host and port as browsers write them; `None` if there is more or less than these.
 fn plain(text: &str) -> Option<String> {
     let uri = text.parse::<Uri>().ok()?;
     let (scheme, authority) = (uri.scheme_str()?, uri.authority()?.as_str());
@@ -79,8 +80,8 @@ fn without_port(scheme: &str, authority: &str) -> String {
     authority.strip_suffix(port).map(str::to_owned).unwrap_or(authority)
 }
 
-/// Lets pages of these origins send requests, with any header, a key included. Requests of other pages, but for this
-/// server's own, are refused with 403 unless they are GET, HEAD or OPTIONS; clients that are no browsers usually name
+/// Lets pages of these origins send requests with any header, including a key. Requests of other pages, except this
+/// server's own, are refused with 403 unless they are GET, HEAD or OPTIONS. Clients that are not browsers usually name
 /// no origin.
 pub fn allow_origins(router: Router, origins: &[Origin]) -> Router {
     let (router, allowed) = if origins.contains(&Origin::ANY) {
@@ -92,15 +93,15 @@ pub fn allow_origins(router: Router, origins: &[Origin]) -> Router {
     let cors = CorsLayer::new()
         .allow_origin(allowed)
         .allow_methods([Method::GET, Method::POST])
-        // `*` would not cover all: browsers leave `authorization` out
+        // `*` would not cover all headers: browsers leave `authorization` out
         .allow_headers(AllowHeaders::mirror_request())
         .expose_headers(Any)
         .max_age(MAX_AGE);
     router.layer(cors)
 }
 
-/// Refuses requests with an effect from pages of other origins. Answers that a page only reads, its browser hides from
-/// it.
+/// Refuses requests that would have an effect from pages of other origins. A browser hides answers that such a page
+/// could only read.
 async fn refuse_others(State(origins): State<Arc<[Origin]>>, request: Request, next: Next) -> Response {
     let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
     let Some(origin) = request.headers().get(header::ORIGIN).filter(|_| !reads) else {

@@ -1,5 +1,5 @@
-//! HTTP/1.1 names the target host exactly once, in `Host` (RFC 9112, section 3.2). With two of them, or none, a proxy
-//! in front may route by another host than the one this server answers for.
+//! Checks that an HTTP/1.1 request names its host exactly once, in `Host` (RFC 9112, section 3.2). If it named several
+//! or none, a proxy in front might route it by another host than the one that this server answers for.
 
 use axum::{
     extract::Request,

@@ -1,4 +1,4 @@
-//! A key that clients must know.
+//! The key that clients must send.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -30,7 +30,7 @@ const PUBLIC: [&str; 10] = [
     "/api-doc/openapi.json",
 ];
 
-/// What clients show as `Authorization: Bearer KEY`.
+/// The key that clients send as `Authorization: Bearer KEY`.
 #[derive(Clone)]
 pub struct ApiKey(Arc<str>);
 
@@ -42,7 +42,7 @@ pub struct EmptyKey;
 impl FromStr for ApiKey {
     type Err = EmptyKey;
 
-    /// The key without white space around it: files and secrets end with a line end, which no header can show.
+    /// The key without white space around it: files and secrets end with a line end, which no header can contain.
     fn from_str(key: &str) -> Result<Self, EmptyKey> {
         let key = key.trim();
         if key.is_empty() { Err(EmptyKey) } else { Ok(Self(key.into())) }
@@ -56,14 +56,14 @@ impl fmt::Debug for ApiKey {
 }
 
 impl ApiKey {
-    /// Whether these headers have the key. The comparison's time reveals the key's length and nothing else.
+    /// Whether these headers have the key. The time of the comparison reveals the key's length and nothing else.
     fn is_in(&self, headers: &HeaderMap) -> bool {
         let shown = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).and_then(bearer);
         shown.is_some_and(|shown| shown.ct_eq(self.0.as_bytes()).into())
     }
 }
 
-/// What follows the word `Bearer`, which is matched without regard to case.
+/// What follows the word `Bearer`, in upper or lower case.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, key) = value.split_at_checked("Bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(key)
@@ -74,8 +74,9 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 /// `/api-doc/openapi.json`, of the same paths of a model (`/models/NAME`, `/models/NAME/health`,
 /// `/models/NAME/versions/VERSION/health`), and gRPC's health and reflection.
 ///
-/// A route of one's own needs the key, unless it has one of these paths itself: so has `/` in a server that nests
-/// [`http::router`](crate::http::router()) elsewhere. Paths are those that `router` sees: protect it first and nest it then.
+/// A route that you add needs the key, unless it has one of these paths, as `/` has in a server that nests
+/// [`http::router`](crate::http::router()) elsewhere. The paths are those that `router` sees: protect it before you
+/// nest it.
 pub fn protect(router: Router, key: ApiKey) -> Router {
     router.layer(middleware::from_fn_with_state(key, check))
 }
@@ -100,7 +101,7 @@ fn is_public(request: &Request) -> bool {
     (looks && PUBLIC.contains(&asked) && (asked == path || is_a_models(request))) || grpc::is_public(path)
 }
 
-/// Whether the router knows this path below `/models/` as a model's, and not as a route of its own.
+/// Whether the router matches this path below `/models/` as a model's, and not as another route.
 fn is_a_models(request: &Request) -> bool {
     // Names with a `/` match no pattern.
     request.extensions().get::<MatchedPath>().is_none_or(|matched| is_of_a_model(matched.as_str()))

@@ -1,4 +1,4 @@
-//! Accepting connections, and closing a listener without resetting any.
+//! Accepts connections, and closes a listener without resetting any.
 
 use std::{
     convert::Infallible,
@@ -29,17 +29,17 @@ impl From<TcpListener> for Listener {
     }
 }
 
-/// Most connections that are accepted while a listener closes: those that the kernel has queued by then. A bound, so
-/// that a steady stream of new connections cannot keep the server from stopping.
+/// Most connections that are accepted while a listener closes: those that the kernel has queued by then. The bound
+/// keeps a steady stream of new connections from keeping the server from stopping.
 const MOST_AT_THE_DOOR: usize = 4096;
 
-/// Time for TCP handshakes that had begun to complete: enough within a machine or a rack. New connections are dropped
-/// meanwhile in any case.
+/// Time in which TCP handshakes that have begun may complete: enough within a machine or a rack. New connections are
+/// dropped meanwhile in any case.
 #[cfg(target_os = "linux")]
 const HANDSHAKE: std::time::Duration = std::time::Duration::from_millis(1);
 
 impl Listener {
-    /// Accepts connections for ever, and begins each.
+    /// Accepts connections for ever, and begins to serve each.
     pub(super) async fn take_in(&mut self, connections: &Arc<Connections>) -> Infallible {
         // axum's `accept` waits a second where the process has no file descriptor left, and goes on.
         match self {
@@ -100,7 +100,7 @@ fn the_last_at(listener: TcpListener, begin: impl Fn(TcpStream)) -> io::Result<(
 }
 
 /// Has the kernel drop new connection attempts (SYN segments) from now on. The kernel completes handshakes by itself,
-/// also between the last `accept` and the close, and would reset those connections. A client whose SYN was dropped
+/// even between the last `accept` and the close, and would reset those connections. A client whose SYN was dropped
 /// sends it again and is refused.
 #[cfg(target_os = "linux")]
 fn turn_newcomers_away(listener: &std::net::TcpListener) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! Listening: sockets, TLS, HTTP/1.1 and HTTP/2, and what holds for every protocol spoken over them.
+//! Listening: sockets, TLS, HTTP/1.1 and HTTP/2, and the rules that hold for every protocol spoken over them.
 //!
 //! In: [`Listener`]s and a router. Out: its answers, until told to stop.
 //!
@@ -8,21 +8,21 @@
 //! ```
 //!
 //! HTTP/2 is spoken with a client that begins with it (gRPC clients do) or chooses it in the TLS handshake. An HTTP/1.1
-//! request without `Host`, or with two, is refused before all of that.
+//! request with no `Host` header, or with several, is refused before all of these layers.
 //!
-//! | limit | of a client that |
+//! | limit | for a client that |
 //! |---|---|
 //! | 75 s | sends no request: no handshake, no request head |
-//! | 30 s | takes no byte of an answer, or less than a thousand bytes a second after that; over HTTP/2 an answer of more than 16 KiB is cut off alone, a smaller one ends the connection within twice that |
+//! | 30 s | takes no byte of an answer, or less than a thousand bytes a second after that. Over HTTP/2 an answer of more than 16 KiB is cut off alone; a smaller one ends the connection within twice that time |
 //! | 16 | has stopped reading more than this many such answers on one HTTP/2 connection, whose sent pieces stay in memory |
 //! | 5 min beyond that | takes an answer of more than 300 kB, once half of the room for answers is taken |
 //! | 30 s | sends nothing more of a gRPC message that it has begun, or less than a thousand bytes a second after that, once half of the room for bodies is taken |
-//! | 64 KiB | sends more of a request over HTTP/2 before that is read: the rest stays with it |
+//! | 64 KiB | sends more than this of a request over HTTP/2 before it is read: the client has to hold the rest back |
 //! | 30 s, twice | does not answer a ping over HTTP/2 |
-//! | 512 | sends more requests at a time over one HTTP/2 connection: the rest wait |
-//! | 20 | cancels more requests on one HTTP/2 connection before they are accepted: the connection ends |
-//! | a grace | is not answered when the server stops |
-//! | 2 s | connected before the server stopped and has sent no request; 250 ms where it has sent one before |
+//! | 512 | sends more requests than this at a time over one HTTP/2 connection: the rest wait |
+//! | 20 | cancels more requests than this on one HTTP/2 connection before they are accepted: the connection ends |
+//! | the grace period | waits for an answer when the server stops |
+//! | 2 s | connected before the server stopped and has sent no request; 250 ms if it has sent one before |
 
 mod answer;
 mod connection;

@@ -1,8 +1,8 @@
-//! The unread rest of a request body when its answer is ready.
+//! The rest of a request body that is unread when the answer is ready.
 //!
 //! Over HTTP/1.1 the rest of a body lies between this request and the next one: it has to be read to its end, or the
-//! connection closes after the answer. The answer says so then (RFC 9112, section 9.6). Otherwise a client that keeps
-//! connections would send its next request on this one, where it is lost or read as the rest of the body.
+//! connection closes after the answer. In that case the answer says so (RFC 9112, section 9.6). Otherwise a client that
+//! reuses connections would send its next request on this one, where it is lost or read as the rest of the body.
 
 use std::{
     pin::Pin,
@@ -23,7 +23,7 @@ pub(super) struct Rest(Arc<AtomicBool>);
 pub(super) struct Noted<B> {
     body: B,
     has_ended: Arc<AtomicBool>,
-    /// Set by an error: what looks like the body's end afterwards is none.
+    /// Set by an error: what looks like the end of the body afterwards is not its end.
     is_broken: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Serving until told to stop, with time limits for clients that never finish a request or never read their answer.
+//! Serves until told to stop, with time limits for clients that never finish a request or never read their answer.
 
 use std::{future::Future, pin::pin, time::Duration};
 
@@ -11,12 +11,12 @@ use super::{Listener, connection::Connections};
 /// How long a server waits for clients.
 #[derive(Clone, Copy)]
 pub(super) struct Waits {
-    /// For a connection's next request. Longer than the minute for which load balancers keep an idle connection: they
-    /// must not send into one that is being closed.
+    /// For a connection's next request. Longer than the minute for which load balancers keep an idle connection, so
+    /// that they do not send a request into one that is being closed.
     pub(super) head: Duration,
-    /// For a client to take another byte of its answer, which stays in memory meanwhile, and to answer a ping.
+    /// For a client to take another byte of its answer, which stays in memory meanwhile; also for its answer to a ping.
     pub(super) stall: Duration,
-    /// For requests that were sent before the client could know that the server stops.
+    /// For requests that were sent before the client could know that the server is stopping.
     pub(super) moment: Duration,
     /// The same for a connection without a request so far: its client may just have connected, with the first request
     /// on its way.
@@ -50,10 +50,10 @@ pub enum Ending {
 }
 
 /// Answers requests until `shutdown` resolves; then closes the listeners, answers accepted requests for at most
-/// `grace`, and returns. Requests that still run then go on as long as the runtime does. The listeners are closed by
-/// the thread that polls this, which they block for a moment: a thread of its own closes them at once, however busy the
-/// others are. A client that sends no request for 75 seconds, or takes no byte of its answer for 30 seconds, is
-/// disconnected.
+/// `grace`, and returns. Requests that still run then go on for as long as the runtime does. Closing the listeners
+/// blocks the thread that polls this for a moment; if this has a thread of its own, they are closed at once, however
+/// busy the other threads are. A client that sends no request for 75 seconds, or takes no byte of its answer for 30
+/// seconds, is disconnected.
 pub async fn serve(
     listeners: impl IntoIterator<Item = Listener>,
     router: Router,
@@ -80,7 +80,7 @@ pub(super) async fn serve_with(
     }
     listeners.into_iter().for_each(|listener| listener.close(&connections));
     drop(connections);
-    // Only now, for waking many connections would delay closing the listeners.
+    // Only now, since waking many connections would delay closing the listeners.
     stop.send_replace(true);
     // every connection holds a receiver until it ends
     match tokio::time::timeout(waits.grace, stop.closed()).await {
@@ -127,7 +127,7 @@ mod tests {
 
     const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
 
-    /// What an HTTP/2 client begins with: its preface, and settings that change nothing.
+    /// The first bytes of an HTTP/2 client: its preface, and settings that change nothing.
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
     /// Serves while `client` talks to the server on a thread of its own. `begun` is sent before serving begins: the
@@ -258,7 +258,7 @@ mod tests {
         assert!(tokio::net::TcpStream::connect(address).await.is_err(), "the port is closed");
     }
 
-    /// A body without end.
+    /// A body that never ends.
     struct Endless(Arc<AtomicUsize>);
 
     impl HttpBody for Endless {

@@ -1,5 +1,5 @@
-//! A connection that ends when its client stops reading, or reads too slowly: otherwise the rest of the answer would
-//! stay in memory for as long as the client likes, while the slots of its request are long free.
+//! Ends a connection whose client stops reading or reads too slowly: otherwise the rest of the answer would stay in
+//! memory for as long as the client likes, long after the slots of its request are free.
 
 use std::{
     future::Future,
@@ -22,10 +22,10 @@ use super::{
 use crate::http::{SLOWEST, patience_at};
 
 /// Seconds that sending an answer may take beyond the stall limit while other requests may be refused for want of its
-/// room: an answer is held to its last byte, and at [`SLOWEST`] a large one would take hours.
+/// room. An answer is held until its last byte is taken, and at [`SLOWEST`] a large one would take hours.
 const ALTOGETHER: usize = 5 * 60;
 
-/// What determines how slowly an answer may be taken.
+/// Determines how slowly an answer may be taken.
 #[derive(Default)]
 pub(super) struct Pace {
     /// Bytes of the answer.
@@ -58,8 +58,8 @@ impl PaceOfOne {
     }
 }
 
-/// The deadline for the next byte to be taken, of an answer that began to wait at `began` and of which `taken` bytes
-/// are taken. Request bodies have the same limits; an answer has less time while room is scarce.
+/// The deadline for the next byte to be taken of an answer that began to wait at `began` and of which `taken` bytes
+/// have been taken since. Request bodies have the same limits, but an answer has less time while room is scarce.
 pub(super) fn until(began: Instant, taken: usize, stall: Duration, pace: &Pace) -> Instant {
     let (until, _) = patience_at(began, taken, pace.slowest());
     until.min(Instant::now() + stall)
@@ -72,8 +72,8 @@ pub(super) struct StallLimit<S> {
     limit: Duration,
     underway: Underway,
     pace: PaceOfOne,
-    /// Set when a write has to wait, cleared by a flush, which comes when all is written. What TLS has yet to send then
-    /// is not watched: a client that stops reading there counts as idle.
+    /// Set when a write has to wait; cleared by a flush, which comes when all is written. What TLS still has to send
+    /// then is not watched: a client that stops reading there counts as idle.
     stalled: Option<Stalled>,
 }
 

@@ -1,4 +1,4 @@
-//! TLS: a certificate and its key, and handshakes.
+//! TLS: the server's certificate and key, and handshakes.
 
 use std::{
     fs,
@@ -40,14 +40,14 @@ pub enum TlsError {
         /// Why.
         why: io::Error,
     },
-    /// A file is not PEM, or has none of the items it should have.
+    /// A file is not PEM, or has none of the expected items.
     #[error("{}: expected {expected}, {found}", path.display())]
     Content {
         /// Which.
         path: PathBuf,
         /// What should be in it.
         expected: &'static str,
-        /// What is wrong with what is in it.
+        /// What is wrong with its content.
         found: String,
     },
     /// The key belongs to another certificate.
@@ -71,7 +71,7 @@ pub enum TlsError {
 }
 
 impl Tls {
-    /// From PEM files: the certificate, followed by its intermediate certificates, and its key.
+    /// Reads PEM files: `cert` has the certificate, followed by its intermediate certificates, and `key` has its key.
     ///
     /// # Errors
     /// [`TlsError`], which names the file.

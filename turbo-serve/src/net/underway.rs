@@ -1,4 +1,4 @@
-//! How many requests of a connection are being answered, and for how long there has been none.
+//! Counts the requests of a connection that are being answered, and watches how long there has been none.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl Underway {
         self.0.borrow().has_begun
     }
 
-    /// Waits until a request begins, even if it is answered by the time this returns.
+    /// Waits until a request is being answered; also returns if that one has been answered by then.
     pub(super) async fn some(&self) {
         let mut count = self.0.subscribe();
         if count.borrow_and_update().now == 0 {

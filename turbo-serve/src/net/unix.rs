@@ -16,7 +16,7 @@ use super::listener::take_in_the_last;
 
 /// A unix socket. Its file is removed when it is dropped, unless another file has replaced it.
 pub struct UnixSocket {
-    // Dropped before the listener is closed: until then no other server can have taken the path.
+    // Dropped before the listener is closed: until then, no other server can have taken the path.
     file: SocketFile,
     listener: UnixListener,
 }
@@ -24,7 +24,7 @@ pub struct UnixSocket {
 /// The file of a socket, removed when this is dropped.
 struct SocketFile {
     path: PathBuf,
-    /// Of the file that was made: another process may have replaced it since.
+    /// Identifies the file that was created: another process may have replaced it since.
     is: Option<Identity>,
 }
 
@@ -49,7 +49,7 @@ pub enum SocketError {
 }
 
 impl UnixSocket {
-    /// Checks whether [`UnixSocket::listen`] would work now, for callers that do slow work before they listen.
+    /// Checks whether [`UnixSocket::listen`] would succeed now, for callers that do slow work before they listen.
     ///
     /// # Errors
     /// Those of [`UnixSocket::listen`].
@@ -111,7 +111,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// Which file is at this path.
+/// The identity of the file at this path.
 fn identity(path: &Path) -> io::Result<Identity> {
     fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
@@ -119,7 +119,7 @@ fn identity(path: &Path) -> io::Result<Identity> {
 #[derive(PartialEq, Eq)]
 enum Place {
     Free,
-    /// The server of this socket has ended without removing it.
+    /// A socket that its server has not removed when it ended.
     Stale,
 }
 

@@ -1,11 +1,13 @@
-//! What HTTP/2 holds of answers that a client does not read. Only the end of the connection releases it: a small
-//! answer, which was handed over whole, and the pieces handed over of a larger one that was cancelled.
+//! Counts what HTTP/2 holds of answers that a client does not read: small answers, which were handed over whole, and
+//! the pieces of larger answers that were handed over before these were cancelled. Only the end of the connection
+//! releases them.
 //!
-//! A small answer fits into the window of any stream that is meant to be read, so one that stays says that the client
+//! A small answer fits into the window of any stream that is meant to be read, so one that stays means that the client
 //! reads nothing at all. A client may stop reading a large answer and go on with the others, but only for a few of
 //! them.
 //!
-//! No answer has a timer of its own: they are counted by whether they were handed over before or after the last look.
+//! No answer has a timer of its own: small answers are counted by whether they were handed over before or after the
+//! last check.
 
 use std::{
     sync::{
@@ -20,30 +22,30 @@ use std::{
 
 use axum::body::Bytes;
 
-/// Most cancelled answers of which pieces are left: half a megabyte of them.
+/// Most cancelled answers of which pieces are left: half a megabyte of pieces.
 const MOST_GIVEN_UP: usize = 16;
 
-/// Of one connection; clones are the same.
+/// The counts of one connection; clones share them.
 #[derive(Clone, Default)]
 pub(super) struct Unread(Arc<Counts>);
 
 #[derive(Default)]
 struct Counts {
     looks: AtomicUsize,
-    /// Small answers that are there, by whether the number of looks was odd when they came.
+    /// Small answers that are held, by whether the number of checks was even or odd when they were handed over.
     small: [AtomicUsize; 2],
     given_up: AtomicUsize,
 }
 
 impl Unread {
-    /// Counts a small answer until the result and all [`Handed::data`] of it are dropped.
+    /// Counts a small answer until the result and all its [`Handed::data`] are dropped.
     pub(super) fn small(&self) -> Handed {
         let parity = self.0.looks.load(SeqCst) % 2;
         self.0.small[parity].fetch_add(1, SeqCst);
         self.handed(Answer::Small { parity })
     }
 
-    /// The same for a large one, which counts once it is cancelled.
+    /// The same for a large answer, which counts only once it is cancelled.
     pub(super) fn large(&self) -> Handed {
         self.handed(Answer::Large { given_up: AtomicBool::new(false) })
     }
@@ -67,7 +69,7 @@ impl Unread {
     }
 }
 
-/// An answer that was handed over; clones are the same.
+/// An answer that is handed over; clones stand for the same answer.
 #[derive(Clone)]
 pub(super) struct Handed(Arc<One>);
 
@@ -82,12 +84,12 @@ enum Answer {
 }
 
 impl Handed {
-    /// A part of it; hyper drops the part once the socket has taken it.
+    /// A part of the answer; hyper drops it once the socket has taken it.
     pub(super) fn data(&self, data: Bytes) -> Bytes {
         Bytes::from_owner(Part { data, _of: self.clone() })
     }
 
-    /// Cancels a large answer: what was not handed over by now never is.
+    /// Records that a large answer is cancelled: what was not handed over by now never will be.
     pub(super) fn give_up(&self) {
         if let Answer::Large { given_up } = &self.0.answer
             && !given_up.swap(true, Relaxed)

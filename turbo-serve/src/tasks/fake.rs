@@ -14,7 +14,7 @@ use crate::engine::{
 /// Ids of its vocabulary: the letters, from 1 on.
 const VOCAB_SIZE: usize = 27;
 
-/// Of a model that takes two inputs at a time; an `a` is its mask.
+/// The info of a model that takes two inputs at a time and whose mask is `a`.
 pub(super) fn info() -> EngineInfo {
     let model = ModelInfo {
         model_id: "fake".to_owned(),
@@ -48,8 +48,8 @@ pub(super) fn info() -> EngineInfo {
     }
 }
 
-/// Has no room for every second request of a kind. Each letter is a token; of a context there are three windows, each with
-/// all of it.
+/// Has no room for every second request of a kind. Each letter is a token. A context has three windows, each of which
+/// holds all of it.
 pub(super) struct Crowded {
     info: EngineInfo,
     /// Requests that came: for tokens, for rows, for texts.
@@ -57,7 +57,7 @@ pub(super) struct Crowded {
 }
 
 impl Crowded {
-    /// With a model for this task.
+    /// An engine with a model for this task.
     pub(super) fn new(task: Task) -> Self {
         let mut info = info();
         info.model.task = task;

@@ -15,8 +15,8 @@ pub struct GapRequest {
     pub text: String,
     /// How many words to find for each gap.
     pub top_k: usize,
-    /// The only words to consider, at most [`MOST_TARGETS`], as the vocabulary writes them. A word that is no token
-    /// stands for the first of its tokens. `None`: all tokens of the vocabulary.
+    /// The only words to consider, at most [`MOST_TARGETS`], as the vocabulary writes them. A word that is not a token
+    /// stands for its first token. `None`: all tokens of the vocabulary.
     pub targets: Option<Vec<String>>,
 }
 
@@ -38,12 +38,12 @@ pub const MOST_FILLED: usize = 1000;
 /// Most words in [`GapRequest::targets`].
 pub const MOST_TARGETS: usize = 1000;
 
-/// For each gap of the text the words that fit best, the best first. If no slot is free for the text it fails; requests
-/// for words wait for slots.
+/// For each gap of the text, the words that fit best, the best first. It fails if no slot is free for the text itself;
+/// its requests to tokenize targets and to decode words wait for slots.
 ///
 /// # Errors
-/// Those of the engine; a text without a gap, or with too many, and targets without tokens, or too many, are
-/// [`EngineError::InvalidSelection`].
+/// Those of the engine; [`EngineError::InvalidSelection`] for a text without a gap or with too many, and for targets
+/// without tokens or too many targets.
 ///
 /// # Panics
 /// When it is polled outside a tokio runtime that has its clock enabled.
@@ -87,7 +87,7 @@ fn gaps(engine: &dyn Infer, encoding: &Encoding, top_k: usize) -> Result<Vec<usi
     };
     let gaps = mask_positions(&encoding.input_ids, mask.id);
     match gaps.len() {
-        // The message has the number of tokens: a mask may have been truncated.
+        // The message has the number of tokens, since a mask may have been cut off.
         0 => {
             wrong(format!("there is no `{}` in the {} tokens that are read of it", mask.text, encoding.len()))
         }
@@ -139,7 +139,7 @@ async fn texts(
     best: Vec<Vec<TokenScore>>,
     at_once: usize,
 ) -> Result<Vec<Vec<Filled>>, EngineError> {
-    // Other gaps, which are special tokens, have to stay in the text.
+    // The other gaps, which are special tokens, have to stay in the text.
     let special = if gaps.len() > 1 { SpecialTokens::With } else { SpecialTokens::Without };
     let tokens: Vec<(usize, TokenScore)> =
         gaps.iter().zip(&best).flat_map(|(&gap, best)| best.iter().map(move |&token| (gap, token))).collect();

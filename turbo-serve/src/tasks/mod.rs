@@ -1,12 +1,12 @@
-//! Tasks that take more than one engine request, or interpret its rows: answers to questions about long texts,
-//! entities, words that fit into a gap. Over any [`Infer`], independent of protocols.
+//! Tasks that make several engine requests or interpret an engine's rows: answers to questions about long texts,
+//! entities, words that fit into a gap. They run over any [`Infer`], independent of protocols.
 //!
 //! ```text
 //! question, context ─tokenize─▶ windows ─infer, a few at a time─▶ logits ─▶ answers ─▶ parts of the context
 //! ```
 //!
-//! Pure functions in [`turbo_models::tasks`] interpret the logits; here inputs are built and results gathered, within
-//! the limits of every request.
+//! Pure functions in [`turbo_models::tasks`] interpret the logits. This module builds the inputs and gathers the
+//! results, within the limits that hold for every request.
 
 mod entities;
 #[cfg(test)]
@@ -23,7 +23,7 @@ pub use parts::{NoRoom, infer_in_parts};
 pub(crate) use patience::{Door, patiently};
 pub use questions::{FoundAnswer, QuestionRequest, answer_question};
 
-/// What requests say of how logits are read, from the crate below.
+/// Types of the crate below, by which a request says how its logits are read.
 pub use turbo_models::tasks::{Aggregation, AnswerOptions, Edges, NullAnswer};
 
 use std::time::{Duration, Instant};
@@ -46,12 +46,12 @@ struct Meter {
 }
 
 impl Meter {
-    /// For a task over texts of so many characters.
+    /// For a task over texts of this many characters.
     fn start(characters: usize) -> Self {
         Self { started: Instant::now(), usage: Usage { characters, ..Usage::default() } }
     }
 
-    /// Tokenization has ended: it took the time since the start.
+    /// Records that tokenization has ended: it took the time since the start.
     fn tokenized(&mut self) {
         self.usage.timings.tokenization = self.started.elapsed();
     }
@@ -71,7 +71,7 @@ impl Meter {
     }
 }
 
-/// Refuses an engine whose model is not for `task`, since its rows mean something else.
+/// Refuses an engine whose model is not for `task`, since the model's rows mean something else.
 fn check_task(engine: &dyn Infer, task: Task, rows: &'static str) -> Result<(), EngineError> {
     match engine.info().model.task {
         its if its == task => Ok(()),

@@ -1,4 +1,4 @@
-//! More inputs than one request may have, answered as one request.
+//! Splits more inputs than one request may have into several requests, and answers them as one.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::{Door, patiently};
 use crate::engine::{EngineError, Infer, InferRequest, InferResponse, Input, Timings, Usage};
 
-/// Requests that are asked at a time: while one is computed the next becomes tokens. More would take slots that others
-/// wait for, and gain nothing.
+/// Parts that are in progress at a time: while one is computed, the next is tokenized. More would take slots that
+/// others wait for, and gain nothing.
 pub(crate) const AT_ONCE: usize = 2;
 
 /// What happens to a request when all slots are taken.
@@ -16,18 +16,18 @@ pub(crate) const AT_ONCE: usize = 2;
 pub enum NoRoom {
     /// It fails.
     Fails,
-    /// It waits: it is the rest of one that was accepted, or of a stream that is read more slowly meanwhile.
+    /// It waits: it is the rest of a request that was accepted, or of a stream, which is read more slowly meanwhile.
     Waits,
 }
 
-/// The answers to `inputs`, however many: they are asked for in requests of as many as one may have, and what else
-/// `request` says is said of all. An input exists from when its request is asked, so pairs need not be many copies of a
-/// long query at a time.
+/// The answers to any number of `inputs`. They are split into requests of as many inputs as one may have; everything
+/// else in `request` applies to all of these parts. Inputs are made only when their part is requested, so that pairs do
+/// not need many copies of a long query at a time.
 ///
-/// `no_room` is of its first part; the others wait for room, until the deadline that `request` says or the engine knows of.
+/// `no_room` applies to the first part. The others wait for room, until the deadline of `request` or of the engine.
 ///
 /// # Errors
-/// Those of the engine; inputs are counted through all requests.
+/// Those of the engine; input numbers count through all parts.
 pub async fn infer_in_parts(
     engine: &dyn Infer,
     request: InferRequest,
@@ -61,7 +61,7 @@ pub async fn infer_in_parts(
     Ok(whole)
 }
 
-/// Answers one behind the other, with what they took as one; `None` of none.
+/// Joins answers in their order, and their usage; `None` if there are none.
 fn together(answers: Vec<InferResponse>) -> Option<InferResponse> {
     let count = answers.iter().map(|answer| answer.rows.len()).sum::<usize>();
     let mean = |of: fn(&Timings) -> Duration| {
@@ -109,7 +109,7 @@ mod tests {
         full: Range<usize>,
         /// The inputs of each request, as they came.
         seen: Mutex<Vec<usize>>,
-        /// How many of them come again.
+        /// How many of them retry.
         patient: AtomicUsize,
         inside: AtomicUsize,
         most_inside: AtomicUsize,

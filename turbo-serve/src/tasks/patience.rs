@@ -1,4 +1,4 @@
-//! Waiting for room, where others are told to come back.
+//! Waiting for room, where other requests are rejected and told to retry.
 
 use std::{
     sync::Arc,
@@ -11,16 +11,16 @@ use crate::engine::{
     DecodeRequest, EngineError, Infer, InferRequest, InferResponse, Pending, TokenizeRequest, Tokenized,
 };
 
-/// The least and the most time between two looks for room. What the engine predicts is when all that it has accepted is
-/// done, and there is room before.
+/// The least and the most time between two checks for room. The engine's own prediction is when everything that it has
+/// accepted will be done, and there is room before that.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
-/// Where those wait for room that belong together, one behind the other: only the first of them looks for it.
+/// Where requests that belong together wait for room, one behind the other: only the first of them checks for it.
 #[derive(Clone, Default)]
 pub(crate) struct Door(Arc<Mutex<()>>);
 
 impl Door {
-    /// Waits until no earlier request waits here.
+    /// Waits until no earlier request waits at this door.
     pub(crate) async fn nobody(&self) {
         drop(self.first().await);
     }
@@ -30,13 +30,13 @@ impl Door {
     }
 }
 
-/// Asks an engine once it has room for so many inputs, and again (`InferRequest::retries`) where that was gone.
-/// Until then nothing is done for the request but to look for room. Where a request has looked for several slots in
-/// vain for a while, the engine refuses newer ones.
+/// Calls `ask` once an engine has room for `inputs` inputs, and again where the room was gone by then
+/// (`InferRequest::retries`). Until then nothing is done for the request but to check for room. Once a request has
+/// waited for several slots for a while, the engine refuses new requests.
 ///
 /// # Errors
-/// Those of the engine; [`EngineError::Expired`] at `deadline`. That the answer would come too late for it is told at
-/// once: it does not become better by waiting.
+/// Those of the engine; [`EngineError::Expired`] at `deadline`. If the answer is predicted to miss `deadline`, that
+/// error is returned at once: waiting does not make it better.
 pub(crate) async fn patiently<'a, T>(
     engine: &dyn Infer,
     door: &Door,
@@ -45,7 +45,7 @@ pub(crate) async fn patiently<'a, T>(
     ask: impl Fn() -> Pending<'a, T>,
 ) -> Result<T, EngineError> {
     let patience = Patience { started: Instant::now(), deadline };
-    // One of more inputs than are possible is refused, however much room there is.
+    // A request of more inputs than are possible is refused, however much room there is.
     let inputs = inputs.min(engine.info().max_client_batch_size);
     loop {
         let first = door.first().await;
@@ -62,8 +62,8 @@ pub(crate) async fn patiently<'a, T>(
     }
 }
 
-/// An engine that a task has asked before: whatever else is asked for the task waits for room, for without it all that
-/// was done would be in vain.
+/// An engine that a task has asked before. The task's further requests wait for room, for if they were refused the work
+/// done so far would be in vain.
 pub(super) struct AskedBefore<'a> {
     engine: &'a dyn Infer,
     door: Door,
@@ -95,14 +95,14 @@ impl<'a> AskedBefore<'a> {
     }
 }
 
-/// For how long a request waits.
+/// Limits how long a request waits.
 struct Patience {
     started: Instant,
     deadline: Option<Instant>,
 }
 
 impl Patience {
-    /// Waits for so long, or until the time is over.
+    /// Waits for `time`, or until the deadline.
     async fn wait(&self, time: Duration) -> Result<(), EngineError> {
         let Some(deadline) = self.deadline else {
             tokio::time::sleep(time).await;

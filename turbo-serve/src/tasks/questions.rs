@@ -1,4 +1,4 @@
-//! Answers to a question in a context of any length, by overlapping windows.
+//! Answers to a question about a context of any length, by overlapping windows.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ pub struct QuestionRequest {
     pub question: String,
     /// The text that is searched for the answer.
     pub context: String,
-    /// Most tokens of a window, limited by what the model takes.
+    /// Most tokens of a window; the model's limit, if that is less.
     pub max_seq_len: usize,
     /// Tokens of the context that neighbouring windows share, at most half a window.
     pub stride: usize,
@@ -50,12 +50,16 @@ pub struct FoundAnswer {
 /// The answers to a question, the best first.
 ///
 /// The windows go to the model in requests of as many as one request may have, one after the other: a long context
-/// takes longer, not more slots. If no slots are free for the first of them it fails; the others wait for slots.
+/// takes longer, not more slots. If no slots are free for the first of these requests it fails; the others wait for
+/// slots.
 ///
 /// # Errors
-/// Those of the engine; [`EngineError::NoSuchRows`] where its model is not for [`Task::QuestionAnswering`]. A question that leaves no room in a window is [`EngineError::Tokenizer`], a context of too many
-/// windows [`EngineError::TooManyWindows`], or [`EngineError::TooManyAnswers`] for so many answers of each; windows for
-/// which there is no room [`EngineError::AnswerTooLarge`] or [`EngineError::NoRoomForAnswer`].
+/// * Those of the engine.
+/// * [`EngineError::NoSuchRows`], if its model is not for [`Task::QuestionAnswering`].
+/// * [`EngineError::Tokenizer`], if the question leaves no room in a window.
+/// * [`EngineError::TooManyWindows`], or [`EngineError::TooManyAnswers`] for so many answers of each window, if the
+///   context has too many windows.
+/// * [`EngineError::AnswerTooLarge`] or [`EngineError::NoRoomForAnswer`], if there is no room for the windows.
 ///
 /// # Panics
 /// When it is polled outside a tokio runtime that has its clock enabled.
@@ -103,26 +107,26 @@ pub async fn answer_question(
     Ok(meter.finish(found.await?))
 }
 
-/// What of a window is kept until all are answered: its input, and what [`answers`] reads.
+/// The parts of a window that are kept until all windows are answered: its input, and what [`answers`] reads.
 fn kept(window: Encoding) -> Encoding {
     Encoding { tokens: Vec::new(), continues_word: Vec::new(), ..window }
 }
 
-/// The tokens of windows, as they count in the room for answers: values there are `f32`s.
+/// The tokens of windows, counted in the room for answers, where values are `f32`s.
 struct HeldWindows {
     room: AnswerRoom,
     values: usize,
 }
 
 impl HeldWindows {
-    /// Before there are tokens: so many at most.
+    /// Reserves room for `tokens` tokens, the most that there can be, before the windows are made.
     fn new(room: AnswerRoom, tokens: usize) -> Result<Self, EngineError> {
         let values = tokens.saturating_mul(VALUES_PER_TOKEN);
         room.hold(values)?;
         Ok(Self { room, values })
     }
 
-    /// There are so many.
+    /// Releases the room that is not needed: there are `tokens` tokens.
     fn are(&mut self, tokens: usize) {
         let values = self.values.min(tokens * VALUES_PER_TOKEN);
         self.room.let_go(self.values - values);
@@ -138,10 +142,10 @@ impl Drop for HeldWindows {
 
 /// Memory of a token of a window that is [`kept`], in `f32`s: 35 bytes.
 const VALUES_PER_TOKEN: usize = 9;
-/// Most tokens of all windows over a context together, if it had as many as [possible](most_tokens): each takes some 200
-/// bytes of memory while they are made. With the default windows that is 2.5 MB of ASCII. The limit is for questions
-/// that nearly fill a window: each window then advances by a few tokens, and the windows of a long context would take
-/// all memory.
+/// Most tokens of all windows over a context together, if the context had as many tokens as [possible](most_tokens):
+/// each takes some 200 bytes of memory while the windows are made. With the default windows that is 2.5 MB of ASCII.
+/// The limit is for questions that nearly fill a window: each window then advances by a few tokens, and the windows of
+/// a long context would take all memory.
 const MOST_WINDOW_TOKENS: usize = 1 << 22;
 /// Most tokens of candidate answers, `top_k` of each window: each is a text that is kept and compared.
 const MOST_ANSWER_TOKENS: usize = 1 << 24;
@@ -164,9 +168,9 @@ async fn windows(
     Ok(context_tokens.div_ceil(step))
 }
 
-/// The greatest possible number of tokens of a text, but for special ones. Of ASCII a token is a byte at least. Other
-/// letters a tokenizer may first write as several: each of the Unicode normal forms, in either case, writes a letter in
-/// three times its bytes at most, except a few that stand for words, which it writes in up to 33 bytes.
+/// The greatest possible number of tokens of a text, without special tokens. A token of ASCII has at least one byte. A
+/// tokenizer may first rewrite other letters as several: each of the Unicode normal forms, in either case, writes a
+/// letter in at most three times its bytes, except for a few letters that stand for words, which take up to 33 bytes.
 fn most_tokens(text: &str) -> usize {
     let of = |letter: char| match letter {
         letter if letter.is_ascii() => 1,

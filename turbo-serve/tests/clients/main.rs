@@ -1,4 +1,4 @@
-//! Common clients, from Python's index, against a running server.
+//! Common Python clients, from Python's package index, against a running server.
 //!
 //! They lie where `.ci/run` puts them, in `target/clients`. Where they are missing the tests say so and pass, unless
 //! `TURBO_REQUIRE_CLIENTS=1`.

@@ -14,7 +14,7 @@ pub(crate) static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 /// The most bytes allocated at a time since it was set.
 pub(crate) static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-/// What the system's allocator takes for so many bytes: a header, and whole sixteens.
+/// What the system's allocator takes for this many bytes: a header, and whole sixteens.
 fn taken(bytes: usize) -> usize {
     (bytes + 8).next_multiple_of(16)
 }

@@ -67,7 +67,7 @@ fn counted<'a>(server: &Server, names: impl Iterator<Item = &'a String>) -> BTre
     names.map(of).collect()
 }
 
-/// Waits until the page shows so many answered inputs, and compares all that it shows with `/metrics`.
+/// Waits until the page shows this many answered inputs, and compares all that it shows with `/metrics`.
 #[track_caller]
 fn check_numbers(browser: &mut Browser, server: &Server, answered: u64) {
     browser.wait_for(&format!(

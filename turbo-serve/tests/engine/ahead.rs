@@ -14,7 +14,7 @@ use turbo_serve::engine::{
 
 use crate::fake::{BREAKS, Control, FAILS, PANICS, begin, config, embed, firsts, model, request, wait};
 
-/// What happened, by the first id of the batch.
+/// An event of the device, with the first id of its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Submitted(u32),
@@ -43,7 +43,7 @@ impl Timeline {
         self.changed.notify_all();
     }
 
-    /// Lets the device compute so many batches more.
+    /// Lets the device compute this many batches more.
     fn compute(&self, batches: usize) {
         self.change(|state| state.may_compute = Some(state.may_compute.unwrap_or(0) + batches));
     }
@@ -202,8 +202,8 @@ fn the_next_batch_is_submitted_while_one_runs() {
 /// A client that waits.
 type Asked = std::thread::JoinHandle<Result<InferResponse, EngineError>>;
 
-/// An engine whose device has batches that begin with 1 and with `second`, and computes nothing yet; with the waiting
-/// clients.
+/// An engine whose device has two batches, which begin with 1 and with `second`, and computes nothing yet; and the
+/// clients that wait for them.
 fn with_two(first: [&[u32]; 1], second: u32) -> (Arc<Timeline>, Engine, [Asked; 2]) {
     let (engine, timeline) = start();
     let ask = |ids: Vec<u32>| {

@@ -28,7 +28,7 @@ fn what_waits_together_runs_together() {
 
 #[test]
 fn policies_cut_a_queue_each_in_its_way() {
-    // Ten tokens a batch, and five inputs with as many tokens as their id says.
+    // Ten tokens per batch, and five inputs, each with as many tokens as its id says.
     let batches = |batching| {
         let max_batch_tokens = BatchTokens::AtMost(10);
         let (engine, control) = start(&EngineConfig { batching, max_batch_tokens, ..config() });

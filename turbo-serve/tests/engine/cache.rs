@@ -100,7 +100,7 @@ fn all_that_rows_depend_on_tells_them_apart() {
     assert_eq!(control.batches().len(), inputs.len());
     let second: Vec<_> = inputs.iter().map(|(output, input)| ask(*output, input).unwrap().rows).collect();
     assert_eq!(first, second);
-    // What makes no difference: types that are all 0, selected tokens for rows that do not use them, and the form of
+    // These make no difference: types that are all 0, selected tokens for rows that do not use them, and the form of
     // the input.
     for (output, input) in [
         (OutputKind::RAW, encoded(&[5, 6], &[0, 0], &[])),
@@ -146,7 +146,7 @@ fn the_same_at_the_same_time_is_computed_once() {
 fn who_waits_for_somebody_elses_input_is_answered_when_that_one_goes() {
     let (engine, control) = start();
     let held = hold(&engine, &control, 9);
-    // One request waits for its batch, another one runs already.
+    // Of the two requests that go, one waits for its batch, and the other one is running.
     let (gone, stays) = (begin(&engine, request([&[1]])), begin(&engine, request([&[1], &[9]])));
     drop((gone, held));
     std::thread::sleep(Duration::from_millis(20)); // many layers
@@ -293,7 +293,7 @@ fn dropping_the_last_handle_ends_the_worker() {
     fake::eventually(|| std::sync::Arc::strong_count(&control) == 1);
 }
 
-/// A cache of so many bytes of memory, and a folder behind it.
+/// A cache of this many bytes of memory, and a folder behind it.
 fn in_folder(bytes: usize, dir: &Path) -> ResponseCache {
     let folder = FolderOptions { dir: dir.to_owned(), bytes: ResponseCache::LEAST_FOLDER_BYTES };
     ResponseCache::open(&CacheOptions { bytes, folder: Some(folder), redis: None }).unwrap()
@@ -376,7 +376,7 @@ enum Step {
     Ask(Vec<u32>, Kind),
     /// One of the waiting requests is dropped.
     Leave(prop::sample::Index),
-    /// So many batches are let through.
+    /// This many batches are let through.
     Compute(usize),
     /// One of the requests is awaited, with all batches let through.
     Await(prop::sample::Index),

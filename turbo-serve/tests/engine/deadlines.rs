@@ -25,7 +25,7 @@ use crate::{
     paced,
 };
 
-/// More time than a busy machine takes away from a thread; what a crowd takes is longer by as much.
+/// More time than a busy machine takes away from a thread; a crowd takes longer by about as much.
 const SOON: Duration = millis(300);
 /// More time than any of these tests takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -59,7 +59,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap()
 }
 
-/// An engine that computes 2 ms a token, and has 32 inputs of 8 tokens and of the highest class before it: half a second.
+/// An engine that computes 2 ms a token, with 32 inputs of 8 tokens and of the highest class waiting: half a second.
 fn busy(config: &EngineConfig) -> (Engine, paced::Ran, tokio::runtime::Runtime) {
     let (engine, ran) = paced::start(config, 0.0);
     ran.lock().unwrap().clear();
@@ -68,7 +68,7 @@ fn busy(config: &EngineConfig) -> (Engine, paced::Ran, tokio::runtime::Runtime) 
     (engine, ran, runtime)
 }
 
-/// Has 32 inputs of 8 tokens and of the highest class wait.
+/// Makes 32 inputs of 8 tokens and of the highest class wait.
 fn crowd(engine: &Engine, runtime: &tokio::runtime::Runtime) {
     let arrived = || engine.observed().map_or(0, |told| told.totals.inputs + told.waiting as u64);
     let before = arrived();
@@ -115,7 +115,7 @@ fn who_else_has_the_device_counts() {
     let [(one, _one_ran), (other, _other_ran)] = [(); 2].map(|()| paced::start(&config, 0.0));
     let runtime = runtime();
     crowd(&one, &runtime);
-    // Nobody else asks this one; but a batch of the crowd takes 130 ms.
+    // Nobody else uses this engine, but a batch of the other one's crowd takes 130 ms.
     let ask = |time| wait(other.infer(within(time, request([&[7; 3]]))));
     eventually(|| matches!(ask(millis(60)), Err(EngineError::TooLate { .. })));
     assert!(ask(Duration::from_secs(5)).is_ok());
@@ -166,7 +166,7 @@ fn what_is_promised_to_all_is_a_deadline_in_the_queue() {
     // Its batch had begun, so it is answered, if late.
     assert_eq!(firsts(&wait(running).unwrap()), [1]);
     assert_eq!(wait(waiting), Err(EngineError::Expired { within: slo }));
-    // What the worker has seen to take long is feared for a while; but not for ever.
+    // After a slow batch the worker expects slow ones for a while, but not for ever.
     eventually(|| embed(&engine, [&[3]]).is_ok());
     assert!(!control.batches().contains(&vec![2]));
 }
@@ -190,7 +190,7 @@ fn nothing_is_promised_to_who_waits_for_an_answer_that_takes_longer() {
         let inputs = ids.map(|id| Input::Ids(vec![id; 8])).collect();
         InferRequest::new(inputs, OutputKind::RAW)
     };
-    // Four batches of 130 ms each. Of the one in the middle it is not the server that promises something.
+    // Four batches of 130 ms each. In the second case the deadline is the client's, and no promise of the server's.
     for (first, second) in [
         (texts(0..32), texts(0..32)),
         (within(LONG, texts(100..132)), texts(100..132)),
@@ -222,7 +222,7 @@ fn what_is_known_is_never_too_late() {
     assert!(matches!(both, Err(EngineError::TooLate { .. })), "{both:?}");
 }
 
-/// Values that are held.
+/// Counts the values that are held.
 #[derive(Debug, Default)]
 struct Room(AtomicUsize);
 
@@ -237,7 +237,7 @@ impl HoldAnswers for Room {
     }
 }
 
-/// Who waits for room asks over and over, each time for the same.
+/// A request that waits for room asks again and again, each time for the same.
 #[test]
 fn nothing_is_held_of_an_answer_that_would_be_too_late() {
     let cache = Some(ResponseCache::in_memory(1 << 20).unwrap());
@@ -246,7 +246,7 @@ fn nothing_is_held_of_an_answer_that_would_be_too_late() {
     let runtime = runtime();
     crowd(&engine, &runtime);
     let room = Arc::new(Room::default());
-    // That one input is known is seen when there are tokens, and the answer is held by then.
+    // That one input is known turns out only after tokenization, and the answer is held by then.
     let both = || InferRequest { room: AnswerRoom::of(room.clone()), ..request([&[7; 3], &[9; 3]]) };
     let refused = wait(engine.infer(within(SOON, both())));
     assert!(matches!(refused, Err(EngineError::TooLate { .. })), "{refused:?}");
@@ -268,7 +268,7 @@ fn whose_time_is_over_while_his_batch_runs_was_let_in_and_has_not_gone() {
         assert!(matches!(wait(running), Err(EngineError::Expired { .. })));
         let count = || value(&metrics, &format!("te_embed_count{{model=\"{label}\"}}"));
         assert_eq!(count(), 1.0);
-        // The worker comes to the next batch only by giving that one up.
+        // The worker reaches the next batch only by cancelling that one.
         let next = begin(&engine, request([&[2]]));
         control.wait_for_batches(2);
         control.open();
@@ -278,7 +278,7 @@ fn whose_time_is_over_while_his_batch_runs_was_let_in_and_has_not_gone() {
     }
 }
 
-/// Nothing is known of a request before it is tokens, where answers are kept; then it is refused.
+/// With a cache, nothing is known of a request before it is tokenized; it is refused then.
 #[test]
 fn who_comes_again_is_counted_once_he_is_let_in() {
     let metrics = Metrics::install().unwrap();
@@ -337,7 +337,7 @@ fn a_low_class_is_served_under_a_steady_stream_of_a_higher_one() {
     let (engine, ran) = paced::start(&EngineConfig { max_batch_requests: Some(2), ..config() }, 0.0);
     let runtime = runtime();
     ran.lock().unwrap().clear();
-    // Two at a time, 18 ms each batch, and always twenty of the high class wait.
+    // Two requests at a time, 18 ms each batch, and twenty of the high class always waiting.
     let flood: Vec<_> = (0..20)
         .map(|id| {
             let engine = engine.clone();
@@ -353,7 +353,8 @@ fn a_low_class_is_served_under_a_steady_stream_of_a_higher_one() {
     std::thread::sleep(millis(100));
     let started = Instant::now();
     wait(ask(&runtime, &engine, of_class(Priority::Low, request([&[1; 3]])))).unwrap();
-    // Overdue after a second, and then behind those that came before it: twenty at most, two at a time.
+    // The request is overdue after a second, and then only behind those that came before it: twenty at most, two at a
+    // time.
     let waited = started.elapsed();
     assert!((millis(500)..millis(2500)).contains(&waited), "{waited:?}");
     flood.into_iter().for_each(|client| runtime.block_on(client).unwrap());

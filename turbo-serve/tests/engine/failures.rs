@@ -82,7 +82,7 @@ fn a_panic_while_memory_is_planned_is_as_any_other() {
 fn who_comes_while_the_model_is_built_anew_is_told_how_long_that_takes() {
     const LONG: Duration = Duration::from_millis(500);
     let within = BatchTokens::Within(Duration::from_secs(1));
-    // Slow are the weights, or reserving memory, which is part of building: for the configured largest batch, or for
+    // The weights are slow, or reserving memory, which is part of building: for the configured largest batch, or for
     // the one that was found to fit.
     for (building, (reserving, beyond), max_batch_tokens) in [
         (LONG, (Duration::ZERO, 0), config().max_batch_tokens),
@@ -135,7 +135,7 @@ fn a_model_that_cannot_be_built_anew_is_tried_again_though_nobody_asks() {
     assert_eq!(control.builds(), 3);
 }
 
-/// Building takes long, and computes nothing.
+/// Building a model takes long, but computes nothing.
 #[test]
 fn others_have_the_device_while_a_model_is_tried_again() {
     let config = EngineConfig { turns: DeviceTurns::default(), ..config() };

@@ -1,4 +1,4 @@
-//! A runner that the tests hold by the hand: it can be stopped before a batch, and told to fail or to panic.
+//! A runner under the tests' control: it can be held before a batch, and told to fail or to panic.
 //!
 //! Its answer for a sequence is `[first id, number of tokens, sum of ids]`, per token `[id, position, 1]`, and per
 //! selected token `[id, position]`.
@@ -51,21 +51,21 @@ struct State {
     batches: Vec<Vec<u32>>,
     warm: bool,
     closed: bool,
-    /// Batches that pass though it is closed.
+    /// Batches that still pass while it is closed.
     tickets: usize,
-    /// Whether reading a row fails.
+    /// Whether reading a row waits.
     rows_wait: bool,
     /// Whether planning memory panics.
     plans_panic: bool,
     builds: usize,
     builds_fail: usize,
-    /// Bytes of the device that are free; `None` where nothing bounds them.
+    /// Free bytes of the device; `None` if nothing limits them.
     free: Option<u64>,
-    /// The same of a device that several models have, from which each takes what it reserves.
+    /// Free bytes of a device that several models share, from which each takes what it reserves.
     shared: Option<Arc<AtomicU64>>,
     /// Tokens of the largest batch that memory was taken for.
     reserved: usize,
-    /// How long it takes to take memory for batches of more than so many tokens.
+    /// How long it takes to reserve memory, for batches of more than this many tokens.
     reserving: (Duration, usize),
 }
 
@@ -86,7 +86,7 @@ impl Control {
         self.change(|state| state.closed = true);
     }
 
-    /// Lets so many batches through though it is closed: the one that is held is the first of them.
+    /// Lets this many batches through while it is closed; a batch that is held is the first of them.
     pub(crate) fn let_through(&self, batches: usize) {
         self.change(|state| state.tickets += batches);
     }
@@ -96,37 +96,37 @@ impl Control {
         self.change(|state| state.closed = false);
     }
 
-    /// Has reads of rows wait, or no longer.
+    /// Makes reads of rows wait, or no longer.
     pub(crate) fn rows_wait(&self, wait: bool) {
         self.change(|state| state.rows_wait = wait);
     }
 
-    /// Has the next plan of memory panic, and the others behind it.
+    /// Makes every plan of memory panic from now on.
     pub(crate) fn plans_panic(&self) {
         self.change(|state| state.plans_panic = true);
     }
 
-    /// What ran since the warm-up, a closed one included.
+    /// The batches since the warm-up, one that is held included.
     pub(crate) fn batches(&self) -> Vec<Vec<u32>> {
         self.state.lock().unwrap().batches.clone()
     }
 
-    /// Waits until so many batches were started.
+    /// Waits until this many batches have started.
     pub(crate) fn wait_for_batches(&self, count: usize) {
         self.wait_until(|state| state.batches.len() >= count);
     }
 
-    /// Gives the device so much memory.
+    /// Gives the device this many free bytes.
     pub(crate) fn has_free(&self, bytes: u64) {
         self.change(|state| state.free = Some(bytes));
     }
 
-    /// Gives it a device that others may have, too, with so many bytes free.
+    /// Gives the model a device that others may share, with this many free bytes.
     pub(crate) fn shares(&self, free: &Arc<AtomicU64>) {
         self.change(|state| state.shared = Some(Arc::clone(free)));
     }
 
-    /// Has it take so long to take memory for batches of more than so many tokens.
+    /// Makes reserving memory take this long, for batches of more tokens than `beyond`.
     pub(crate) fn takes_to_reserve(&self, time: Duration, beyond: usize) {
         self.change(|state| state.reserving = (time, beyond));
     }
@@ -197,7 +197,7 @@ impl Control {
     }
 }
 
-/// An error that another one is behind.
+/// An error that has another one as its cause.
 #[derive(Debug, thiserror::Error)]
 #[error("not computed")]
 struct WithCause(#[source] DeviceLost);
@@ -355,7 +355,7 @@ fn info() -> ModelInfo {
     }
 }
 
-/// An engine that is warm, and the hand on its runner.
+/// A warm engine, and the control over its runner.
 pub(crate) fn start(config: &EngineConfig) -> (Engine, Arc<Control>) {
     let (engine, control) = try_start(config);
     (engine.unwrap(), control)

@@ -14,7 +14,7 @@ use turbo_serve::{
 
 use crate::fake::{FAILS, begin, config, embed, eventually, hold, request, start, wait};
 
-/// What is told once `batches` are written down: that is done after their answers are sent.
+/// What the engine reports once `batches` are recorded, which happens after their answers are sent.
 fn observed(engine: &impl Infer, batches: usize) -> Observed {
     eventually(|| engine.observed().is_some_and(|observed| observed.batches.len() >= batches));
     engine.observed().unwrap()

@@ -1,4 +1,4 @@
-//! A runner that obeys a law: a batch takes a time that follows from its tokens, and some noise.
+//! A runner whose batches take a time that follows from their tokens, with some noise.
 
 use std::{
     sync::{Arc, Mutex},
@@ -10,9 +10,9 @@ use turbo_serve::engine::{Capacity, Engine, EngineConfig, Progress, Rows, RunErr
 
 use crate::fake::{Control, HIDDEN_SIZE, model};
 
-/// What a batch takes beside its tokens.
+/// The time of a batch besides that of its tokens.
 pub(crate) const FIXED: Duration = Duration::from_millis(2);
-/// What each token takes.
+/// The time of each token.
 pub(crate) const PER_TOKEN: Duration = Duration::from_millis(2);
 
 /// Lengths of the sequences of each batch that ran.
@@ -22,7 +22,7 @@ struct Paced {
     capacity: Capacity,
     batch: Vec<usize>,
     ran: Ran,
-    /// Half of the width of the noise, in parts of the time.
+    /// Half the width of the noise, as a fraction of the time.
     noise: f64,
     random: u64,
 }
@@ -73,7 +73,7 @@ impl Runner for Paced {
     }
 }
 
-/// An engine over it, which has measured it; and what ran, of that too.
+/// An engine over such a runner, after it has measured it, and the batches that ran, those of the measurement included.
 pub(crate) fn start(config: &EngineConfig, noise: f64) -> (Engine, Ran) {
     let ran = Ran::default();
     let mut model = model(&Arc::new(Control::default()));

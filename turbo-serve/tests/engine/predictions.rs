@@ -27,17 +27,17 @@ fn serve(engine: &Engine, rounds: u32) {
     }
 }
 
-/// So many of the last errors the median is of.
+/// The median is of this many of the last errors.
 const RECENT: u32 = 101;
 
-/// How large they are follows from how exactly a machine sleeps, too.
+/// The size of the errors also depends on how exactly a machine sleeps.
 #[test]
 fn the_errors_of_predicted_costs_and_their_median_are_told() {
     let metrics = Metrics::install().unwrap();
     let label = "predictions";
     let (engine, _ran) = paced::start(&EngineConfig { label: Some(label.into()), ..config() }, 0.1);
     serve(&engine, RECENT);
-    // the last batch is counted behind its answer
+    // the last batch is counted after its answer is sent
     wait(engine.stop());
     let of = |name: &str| format!("{name}{{model=\"{label}\"");
     let median = value(&metrics, &of("turbo_batch_cost_error_median"));

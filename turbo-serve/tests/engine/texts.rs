@@ -12,13 +12,13 @@ use turbo_serve::engine::{
 
 use crate::fake::{Control, config, eventually, firsts, hold, model, request, wait, warm};
 
-/// Numbers separated by spaces are the ids; it dislikes some texts, and takes its time over long ones. Between the two
-/// of a pair it puts a 0.
+/// Texts are numbers separated by spaces, which are their ids. It refuses some texts, and takes its time over long
+/// ones. Between the two texts of a pair it puts a 0.
 struct Numbers {
     limit: usize,
 }
 
-/// While a test holds it, long texts are worked on.
+/// While a test holds it, the tokenizer does not finish long texts.
 static LONG_TEXTS: Mutex<()> = Mutex::new(());
 
 impl Numbers {
@@ -201,7 +201,7 @@ fn a_long_text_does_not_hold_up_short_ones() {
     assert_eq!(firsts(&wait(pending).unwrap()), [1, 7]);
 }
 
-/// Whatever waits for the tokenizer threads, and however long they still take over what they have begun.
+/// Whatever waits for the tokenizer threads is told, however long they still take over what they have begun.
 #[test]
 fn who_waits_for_tokens_of_an_engine_that_is_abandoned_is_told() {
     let (engine, control) = with_workers(1);
@@ -213,7 +213,7 @@ fn who_waits_for_tokens_of_an_engine_that_is_abandoned_is_told() {
     let waiting = crate::fake::begin(&engine, texts(["1", &long]));
     let mut tokens = engine.tokenize(one_text(whole));
     let mut decoded = engine.decode(DecodeRequest::new(vec![vec![1; 20_000]], special));
-    // This one is not looked at before the end: it is rejected all the same, without a word that it is bad.
+    // This text is not looked at before the engine stops: it is rejected like the others, and not as a bad text.
     let bad = format!("{long} x");
     let unseen = crate::fake::begin(&engine, texts([&bad]));
     assert!(!crate::fake::is_ready(&mut tokens) && !crate::fake::is_ready(&mut decoded));

@@ -26,7 +26,7 @@ fn every_format_of_the_input_gives_the_same_answers() {
     write("in.csv", format!("id,body\n{}", quoted.clone().map(|text| format!("7,{text}\n")).concat()));
     write("in.tsv", format!("body\tid\n{}", quoted.map(|text| format!("{text}\t7\n")).concat()));
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    // A ranking that repeats its documents is a Parquet file with texts.
+    // A ranking that returns its texts is a Parquet file with texts.
     let rank = ["--query=cat", "--return-text", "--quiet", &path("in.txt"), &path("texts.parquet")];
     assert_eq!(run(turbo("rerank", &model("tiny-cross-encoder"), &rank)).0, Some(0));
 
@@ -46,7 +46,7 @@ fn every_format_of_the_input_gives_the_same_answers() {
     let jsonl = fs::read(path("in.jsonl")).unwrap();
     assert_eq!(run_with_input(from_pipe, &jsonl), (Some(0), expected.clone(), String::new()));
 
-    // Cutting and normalising as the flags say.
+    // The vectors are cut and normalised as the flags say.
     let flags = ["--quiet", "--dimensions=8", "--normalize=true", &path("in.txt")];
     for row in lines(&run(turbo("embed", &tiny, &flags)).1) {
         let vector: Vec<f64> =
@@ -152,7 +152,7 @@ fn pairs_are_classified() {
     assert_eq!(answers.len(), 2);
     let score = answers[0]["labels"][0]["score"].as_f64().unwrap();
     assert!(answers[0]["labels"][0]["label"].is_string() && score.is_finite(), "{}", answers[0]);
-    // The order of a pair is part of it.
+    // The order of a pair matters.
     fs::write(&input, "hypothesis,premise\nthe cat,a cat sat\n").unwrap();
     let turned = lines(&run(turbo("classify", &model("tiny-cross-encoder"), &arguments)).1);
     assert_ne!(turned[0]["labels"][0]["score"], answers[0]["labels"][0]["score"]);
@@ -168,12 +168,12 @@ fn assert_close(got: &Value, expected: &Value) {
     assert!((got - expected).abs() < 1e-4, "{got}, expected {expected}");
 }
 
-/// A line of JSON per case, and what the command says of each.
+/// Sends a line of JSON per row, and returns the command's answers.
 fn ask(command: &str, model: &Path, more: &[&str], rows: &[Value]) -> Vec<Value> {
     let input: String = rows.iter().map(|row| format!("{row}\n")).collect();
     let arguments = [&["--quiet", "--input-format=jsonl"], more].concat();
     let (code, answers, said) = run_with_input(turbo(command, model, &arguments), input.as_bytes());
-    // One of these folders has a tokenizer that knows a token more than the model.
+    // One of these folders has a tokenizer with one token more than the model, which is a warning.
     assert!(code == Some(0) && said.lines().all(|line| line.starts_with("warning: ")), "{said}");
     lines(&answers)
 }

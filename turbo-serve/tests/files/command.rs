@@ -43,8 +43,8 @@ fn done(output: Output) -> Done {
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-/// Starts it with the beginning of an input, and sends a signal once `file` has so many bytes. Its end, and what it said.
-/// More input could come, so it has not ended before.
+/// Starts the command with the beginning of an input, and sends a signal once `file` has this many bytes. Returns its
+/// exit code and output. More input could come, so it has not ended before the signal.
 pub(crate) fn signal_at(turbo: Command, input: &str, signal: &str, file: &Path, bytes: u64) -> Done {
     let (child, stdin) = signalled(turbo, input, signal, file, bytes);
     let done = done(child.wait_with_output().unwrap());
@@ -52,7 +52,7 @@ pub(crate) fn signal_at(turbo: Command, input: &str, signal: &str, file: &Path, 
     done
 }
 
-/// The same, with a signal that is not to end it: what it does then is to come to the end of its input.
+/// The same, with a signal that must not end the command: it goes on to the end of its input.
 pub(crate) fn signal_in_vain_at(turbo: Command, input: &str, signal: &str, file: &Path, bytes: u64) -> Done {
     let (child, stdin) = signalled(turbo, input, signal, file, bytes);
     drop(stdin);

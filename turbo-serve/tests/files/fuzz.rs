@@ -11,7 +11,7 @@ use turbo_serve::files::{
 
 use crate::made_up::{Adder, Run};
 
-/// Reads everything, and checks what is said of what is wrong.
+/// Reads everything, and checks that errors name the file.
 fn read(file: &Path, format: InputFormat, columns: &[&str]) {
     let columns: Vec<String> = columns.iter().map(|&column| column.into()).collect();
     let name = file.to_str().unwrap();
@@ -20,7 +20,7 @@ fn read(file: &Path, format: InputFormat, columns: &[&str]) {
         Err(error) => return assert_names(&error.to_string(), name),
     };
     let mut last = 0;
-    // A broken Parquet file may speak of any number of rows.
+    // A broken Parquet file may claim any number of rows.
     for row in rows.take(5000) {
         match row {
             Ok(row) => {
@@ -134,7 +134,7 @@ proptest! {
         let folder = tempfile::tempdir().unwrap();
         let (input, output) = (folder.path().join("in.txt"), folder.path().join(name));
         fs::write(&input, "one\ntwo\nthree\n").unwrap();
-        // Behind the beginning of a sound one.
+        // After the beginning of a sound output.
         Run::new(&input, &output).run(&mut Adder::default()).unwrap();
         let file = if name == "out.parquet" { output.join("part-00000.parquet") } else { output.clone() };
         let sound = fs::read(&file).unwrap();

@@ -30,7 +30,7 @@ impl Files {
     /// The command from a pipe to a file.
     fn embed(&self, output: &str, more: &[&str]) -> Command {
         let output = self.path(output);
-        // Small batches: what is interrupted has many windows behind it.
+        // Small batches, so that an interrupted run has many windows behind it.
         let size = if more.iter().any(|flag| flag.contains("batch")) { "" } else { "--max-batch-tokens=512" };
         let files = [PIPE[0], PIPE[1], output.to_str().unwrap(), size];
         let files = &files[..if size.is_empty() { 3 } else { 4 }];
@@ -42,7 +42,7 @@ impl Files {
     }
 }
 
-/// The pipe from the test by a name: what has no name cannot be gone on with.
+/// The pipe from the test, by a name: a run whose input has no name cannot be resumed.
 const PIPE: [&str; 2] = ["/dev/stdin", "--input-format=text"];
 
 /// Rows of a sound array of numpy with 32 columns.
@@ -57,7 +57,7 @@ fn npy_rows(file: &Path) -> usize {
 
 #[test]
 fn an_interrupted_run_goes_on_to_the_same_bytes() {
-    // Formats come to the disk in different pieces: buffers, and parts of ten thousand rows.
+    // Formats are written to the disk in different pieces: buffers, and parts of ten thousand rows.
     for (format, count, first_bytes) in
         [("jsonl", 2000, 300_000), ("npy", 4000, 200_000), ("parquet", 11_000, 1000)]
     {
@@ -80,7 +80,7 @@ fn an_interrupted_run_goes_on_to_the_same_bytes() {
             "npy" => assert!((1..count).contains(&npy_rows(&output))),
             _ => assert!(contents(&output).keys().all(|name| name.ends_with(".parquet"))),
         }
-        // Without being told what to do it does nothing, and not with another model's vectors either.
+        // Without a flag that says how to go on it does nothing, nor with vectors of another model.
         let (code, _, said) = files.run(&parts, &[]);
         assert_eq!(code, Some(1));
         assert!(said.contains("is unfinished: pass --resume to continue it, or --overwrite"), "{said}");
@@ -148,7 +148,7 @@ fn a_hangup_that_is_ignored_ends_nothing() {
     assert_eq!(fs::read_to_string(&output).unwrap().lines().count(), 2000);
 }
 
-/// Threads, batches and company change no bit of an answer.
+/// Threads, batches and other texts in a batch change no bit of an answer.
 #[test]
 fn the_bytes_do_not_depend_on_batches_or_threads() {
     let files = Files::new(500);
@@ -206,7 +206,7 @@ fn a_model_that_has_changed_is_not_gone_on_with() {
     let (code, _, said) = signal_at(embed(&[]), &files.input, "INT", &output, 300_000);
     assert_eq!(code, Some(130), "{said}");
     let begun = contents(&output);
-    // Trained once more: other values in as many bytes.
+    // As after more training: other values in as many bytes.
     let weights = folder.join("model.safetensors");
     let mut values = fs::read(&weights).unwrap();
     *values.last_mut().unwrap() ^= 0x80;
@@ -250,7 +250,7 @@ fn a_complete_output_of_an_input_that_has_changed_is_told() {
     assert!(contents(&output) == complete);
 }
 
-/// Trained once more, or another one in its place.
+/// The model was trained further, or replaced by another one.
 #[test]
 fn a_complete_output_of_a_model_that_has_changed_is_told() {
     let files = Files::new(3);
@@ -276,7 +276,7 @@ fn a_complete_output_of_a_model_that_has_changed_is_told() {
     assert!(contents(&output) == complete);
 }
 
-/// Nothing tells that standard input is what it was.
+/// Nothing shows that standard input is still the same.
 #[test]
 fn standard_input_is_not_gone_on_with() {
     let files = Files::new(2000);

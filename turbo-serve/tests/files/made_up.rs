@@ -17,7 +17,7 @@ use turbo_serve::files::{
     write::{Answer, Existing, Job, Kind, Opened, Output, Target},
 };
 
-/// Refuses texts with an exclamation mark, panics over one with a bomb in it, and counts the rows that are on their way.
+/// Refuses texts with an exclamation mark, panics over one with a bomb in it, and counts the rows that are under way.
 #[derive(Default)]
 pub(crate) struct Sums {
     under_way: AtomicUsize,
@@ -48,7 +48,7 @@ impl pipeline::Job for Sums {
     }
 }
 
-/// Sums, and stops after so many batches.
+/// Sums, and stops after this many batches.
 pub(crate) struct Adder {
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) batches_left: usize,

@@ -1,5 +1,5 @@
-//! Files of texts into files of answers: the library with a model that is made up, and the binary with the tests' tiny
-//! models, interrupted and gone on with.
+//! Files of texts into files of answers: the library with a made-up model, and the binary with the tests' tiny models,
+//! interrupted and resumed.
 
 #![expect(clippy::unwrap_used, reason = "the lint spares functions marked as tests, and not their helpers")]
 

@@ -4,7 +4,7 @@ use std::{fs, io::Write, process::Stdio};
 
 use crate::{command::turbo, model};
 
-/// Most memory that embedding so many lines from standard input held at any time, in KiB.
+/// The most memory that embedding this many lines from standard input takes at any time, in KiB.
 #[cfg(target_os = "linux")]
 fn peak_kib(lines: usize) -> usize {
     let folder = tempfile::tempdir().unwrap();
@@ -15,7 +15,7 @@ fn peak_kib(lines: usize) -> usize {
     let mut stdin = child.stdin.take().unwrap();
     let texts: String = (0..lines).map(|line| format!("the cat {line}\n")).collect();
     stdin.write_all(texts.as_bytes()).unwrap();
-    // It waits for more, so it is still there to be asked; a window and the queues at most are missing.
+    // It still waits for more input, so its memory can be read; at most a window and the queues are not processed yet.
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let peak = peak.trim().trim_end_matches(" kB").parse().unwrap();
@@ -30,6 +30,6 @@ fn peak_kib(lines: usize) -> usize {
 fn a_file_ten_times_as_long_takes_no_more_memory() {
     // What allocators keep grows by some MiB at first, for ten thousand lines and more.
     let (short, long) = (peak_kib(30_000), peak_kib(300_000));
-    // And it varies by a few; the vectors of the other lines alone would be 33.
+    // It also varies by a few MiB; the vectors of the other lines alone would take 33 MiB.
     assert!(long < short + 6 * 1024, "{short} KiB, then {long} KiB");
 }

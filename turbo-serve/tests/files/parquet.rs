@@ -53,7 +53,7 @@ fn lists_are_read_as_they_were_written() {
     assert_eq!(errors, [None, Some(vec![Cell::Text("no".into())]), None, None]);
 }
 
-/// Overwrites a text in all places of a part: small texts are not squeezed.
+/// Overwrites all copies of a text in a part: small texts are not compressed.
 fn garble(part: &Path, text: &str) {
     let mut bytes = std::fs::read(part).unwrap();
     let places: Vec<usize> =
@@ -105,7 +105,7 @@ fn a_part_in_progress_is_hidden_and_begun_anew() {
     output.write(Ok(&Answer::Score { score: 1.0, text: None })).unwrap();
     drop(output);
     assert_eq!(names(), [".part-00000.parquet.tmp"]);
-    // As it was called once.
+    // The name that such a file used to have.
     std::fs::write(folder.join("part-00000.parquet.tmp"), "").unwrap();
     assert_eq!(open(Existing::Continue).rows(), 0);
     assert!(names().is_empty(), "{:?}", names());
@@ -127,7 +127,7 @@ fn parts_have_ten_thousand_rows_in_several_groups() {
         let told: Vec<_> = errors.iter().filter(|row| row.cells.is_ok()).map(|row| row.number).collect();
         assert_eq!(told, [bad]);
     }
-    // Without being squeezed these vectors have 40 MiB; alike values squeeze well.
+    // Uncompressed, these vectors are 40 MiB; equal values compress well.
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2);
 }
 

@@ -40,7 +40,7 @@ fn answers_stand_in_the_order_of_the_texts() {
         assert_eq!(row["index"], index);
         assert_eq!(row["embedding"], serde_json::json!([text.len() as f64, sum]), "{index}");
     }
-    // Of each window all batches but the last are nearly full: a text has at most 161 tokens.
+    // In each window all batches but the last are nearly full: a text has at most 161 tokens.
     let full = adder.batches.iter().filter(|tokens| **tokens > 200 - 161).count();
     assert!(full * 10 >= adder.batches.len() * 8, "{:?}", adder.batches);
     assert!(adder.batches.iter().all(|tokens| *tokens <= 200));
@@ -90,13 +90,13 @@ fn a_broken_input_leaves_the_answers_before_it() {
 fn a_thread_that_panics_is_not_the_end_of_the_input() {
     let folder = tempfile::tempdir().unwrap();
     let (input, output) = (folder.path().join("in.txt"), folder.path().join("out.jsonl"));
-    // The third chunk is the first that is not whole.
+    // The bomb is in the third chunk.
     fs::write(&input, texts(1000).replacen("\n150 ", &format!("\n150 {BOMB}"), 1)).unwrap();
     assert!(fs::read_to_string(&input).unwrap().contains(BOMB), "the test has no bomb");
     let error = Run::new(&input, &output).run(&mut Adder::default()).unwrap_err();
     assert!(matches!(error, FileError::Panicked), "{error}");
     assert_eq!(rows(&fs::read_to_string(&output).unwrap()).len(), 128, "what came before it is answered");
-    // It can be gone on with, when the mistake is mended.
+    // It can be resumed once the mistake is mended.
     assert!(folder.path().join("out.jsonl.unfinished").exists());
     fs::write(&input, texts(1000)).unwrap();
     let again = Run { existing: Existing::Continue, ..Run::new(&input, &output) };
@@ -104,7 +104,8 @@ fn a_thread_that_panics_is_not_the_end_of_the_input() {
     assert_eq!((summary.ending, summary.rows), (Ending::Finished, 1000));
 }
 
-/// A thread of that stack is refused, as one too many is. The test below runs this one in a process of its own.
+/// A thread with such a stack is refused, as one thread too many would be. The test below runs this one in a process of
+/// its own.
 #[test]
 #[ignore = "only where threads are refused"]
 fn without_threads() {
@@ -142,7 +143,8 @@ fn no_more_rows_are_under_way_than_windows_and_queues_hold() {
         Run::new(&input, &output).run_told(&mut adder, &job, Told::default()).unwrap();
         job.most_under_way.load(Ordering::SeqCst)
     };
-    // Three threads with a chunk of 64 in hand, one before and one behind each; a window here, one queued, one written.
+    // Three threads with a chunk of 64 each in hand, one chunk before and one behind each; one window here, one queued
+    // and one being written.
     let (few, many) = (most(5_000), most(40_000));
     assert!(few <= 1500 && many <= 1500, "{few}, {many}");
 }
@@ -155,7 +157,7 @@ fn what_is_there_is_not_touched_without_being_asked() {
     fs::write(&output, "precious\n").unwrap();
     let open = |existing| Run { existing, ..Run::new(&input, &output) }.open();
     assert!(matches!(open(Existing::Keep), Err(FileError::Exists { .. })));
-    // Nothing says that it is unfinished.
+    // Nothing says that the output is unfinished.
     assert!(matches!(open(Existing::Continue), Ok(Opened::Complete)));
     fs::write(folder.path().join("out.jsonl.unfinished"), r#"{"job": {"model": "other"}}"#).unwrap();
     let error = open(Existing::Continue).err().unwrap().to_string();

@@ -197,7 +197,7 @@ fn ids_are_used_verbatim() {
 
 #[test]
 fn answers_are_bounded_before_they_are_computed() {
-    // two values of 4 bytes for each token, and 14 that are written of each
+    // two values for each token: 4 bytes each, and 14 for writing each
     let of_tokens = |tokens: usize| tokens * 2 * (4 + 14);
     let limit = of_tokens(8) + 100;
     let whole = start_within(InFlightLimits { bodies: usize::MAX, answers: limit });
@@ -279,7 +279,7 @@ fn a_full_queue_refuses_and_says_when_to_come_back() {
 #[test]
 fn parts_of_a_request_wait_for_slots_and_are_one_answer() {
     let whole = start();
-    // Four at a time, and there are no more slots.
+    // The engine takes four at a time, and has no more slots.
     let input: Vec<[u32; 1]> = (1..=10).map(|id| [id]).collect();
     let reply = whole.server.post("/v1/embeddings", json!({ "input": input }).to_string());
     assert_eq!(reply.status, 200, "{}", reply.text());
@@ -288,7 +288,7 @@ fn parts_of_a_request_wait_for_slots_and_are_one_answer() {
     let data = answer["data"].as_array().unwrap();
     assert_eq!(data.len(), input.len());
     for (row, [id]) in data.iter().zip(&input) {
-        // the id and one token, normalised
+        // the id and the number of tokens, which is 1, normalised
         let [first, second] = [0, 1].map(|at| row["embedding"][at].as_f64().unwrap());
         assert!((first / second - f64::from(*id)).abs() < 1e-4, "{id}: {row}");
     }
@@ -297,7 +297,7 @@ fn parts_of_a_request_wait_for_slots_and_are_one_answer() {
 
 #[test]
 fn parts_of_an_answer_that_is_too_large_are_not_computed() {
-    // two values of 4 bytes for each input, and 14 that are written of each
+    // two values for each input: 4 bytes each, and 14 for writing each
     let limit = 9 * 2 * (4 + 14);
     let whole = start_within(InFlightLimits { bodies: usize::MAX, answers: limit });
     let ask = |path: &str, inputs: u32| {
@@ -305,7 +305,7 @@ fn parts_of_an_answer_that_is_too_large_are_not_computed() {
         whole.server.post(path, json!({ "input": input }).to_string())
     };
     for path in ["/v1/embeddings", "/pooling"] {
-        // the words of the refusal before this one may not have been taken off yet
+        // the bytes of the previous refusal may still be counted
         let mut last = None;
         wait_until("room", || last.insert(ask(path, 10)).status != 429);
         let refused = last.unwrap();

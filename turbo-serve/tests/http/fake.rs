@@ -55,7 +55,7 @@ pub(crate) fn embedding() -> ModelInfo {
     }
 }
 
-/// Of one that gives a logit per label.
+/// What is known of a model that gives a logit per label.
 pub(crate) fn classifier<const N: usize>(labels: [&str; N]) -> ModelInfo {
     ModelInfo {
         task: Task::SequenceClassification,
@@ -66,7 +66,7 @@ pub(crate) fn classifier<const N: usize>(labels: [&str; N]) -> ModelInfo {
     }
 }
 
-/// Of one that gives a weight per token of its vocabulary.
+/// What is known of a model that gives a weight per token of its vocabulary.
 pub(crate) fn sparse() -> ModelInfo {
     let rows = RowLens { pooled: Some(HIDDEN), tokens: None, selected: None };
     ModelInfo { task: Task::SparseEmbedding, rows, ..embedding() }
@@ -231,7 +231,7 @@ fn told_to_fail(text: &str) -> Option<EngineError> {
 /// A letter of three bytes that normalisers (NFKC) write as eighteen.
 pub(crate) const LONG_LETTER: char = '\u{fdfa}';
 
-/// A token per letter, eighteen of the [`LONG_LETTER`], whose id is its number, between `^` and `$`.
+/// A token per letter, or eighteen for the [`LONG_LETTER`], whose id is its number, between `^` and `$`.
 fn bytes(text: &str, extent: Extent) -> Encoding {
     let mut encoding = Encoding::default();
     let mut push = |token: char, bytes: std::ops::Range<usize>, special| {
@@ -254,7 +254,7 @@ fn bytes(text: &str, extent: Extent) -> Encoding {
     encoding
 }
 
-/// Counts when it goes.
+/// Counts when it is dropped.
 pub(crate) struct CountOnDrop<'a>(pub(crate) &'a AtomicUsize);
 
 impl Drop for CountOnDrop<'_> {
@@ -355,14 +355,14 @@ pub(crate) fn routes(engine: Arc<Fake>) -> Router {
     routes_with(engine, Metrics::install().expect("no test installs another recorder"))
 }
 
-/// The same that show these metrics.
+/// The same, showing these metrics.
 pub(crate) fn routes_with(engine: Arc<Fake>, metrics: Metrics) -> Router {
     let options = HttpOptions { payload_limit: PAYLOAD_LIMIT, ..HttpOptions::default() };
     let services = grpc::router(Arc::clone(&engine), metrics.clone(), PAYLOAD_LIMIT);
     router(engine, metrics, options).merge(services)
 }
 
-/// Calls `work`, on this thread, with what tells whether a line of its log so far has all these parts.
+/// Calls `work` on this thread, with a function that tells whether a line of its log so far has all given parts.
 pub(crate) fn logged(work: impl AsyncFnOnce(&dyn Fn(&[&str]) -> bool)) {
     let file = tempfile::NamedTempFile::new().unwrap();
     let subscriber = tracing_subscriber::fmt()
@@ -375,7 +375,8 @@ pub(crate) fn logged(work: impl AsyncFnOnce(&dyn Fn(&[&str]) -> bool)) {
         log.lines().any(|it| line.iter().all(|part| it.contains(part)))
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    // Were there only one, a test on another thread, which has none, could be asked whether these lines are wanted.
+    // If there were only one dispatcher, a test on another thread, which has none, could be asked whether it wants
+    // these lines.
     let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
     tracing::subscriber::with_default(subscriber.finish(), || runtime.block_on(work(&said)));
 }
@@ -387,7 +388,7 @@ pub(crate) struct Running {
     thread: Option<JoinHandle<()>>,
 }
 
-/// One with the fake engine.
+/// A server with the fake engine.
 pub(crate) struct Server {
     pub(crate) engine: Arc<Fake>,
     running: Running,
@@ -451,7 +452,7 @@ impl Running {
         let _ = self.stop.take().map(|stop| stop.send(()));
     }
 
-    /// Waits until it has.
+    /// Waits until the server has stopped.
     pub(crate) fn join(&mut self) {
         self.thread.take().unwrap().join().unwrap();
     }

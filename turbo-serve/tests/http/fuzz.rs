@@ -1,4 +1,4 @@
-//! Random bytes: never a failure of ours, always JSON.
+//! Random bytes: never an error of the server's own, and always JSON.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ impl Servers {
     fn new() -> Self {
         let models = [embedding(), sparse(), classifier(["x", "y"]), classifier(["x"])];
         let fakes = models.map(|model| routes(Arc::new(Fake::of(model, Health::Ready))));
-        // What takes several steps is real: there the parameters decide what the next step is asked.
+        // Tasks of several steps have real models: there the parameters decide what the next step is asked.
         let folders =
             ["pipeline-entities-roberta", "pipeline-answers-roberta", "pipeline-fill-mask-wordpiece"];
         let routers = fakes.into_iter().chain(folders.map(models::routes)).collect();
@@ -104,7 +104,7 @@ impl Servers {
     }
 }
 
-/// Any JSON, of the words that matter here; not the texts at which the fake engine fails on purpose.
+/// Any JSON, made of the words that matter here, without the texts at which the fake engine fails on purpose.
 fn json_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -202,7 +202,7 @@ fn request_value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// The body without what one of the routes would always refuse: Cohere's texts have no `inputs` beside them.
+/// The body without a field that its route would always refuse: `/v2/embed` takes no `inputs` beside texts.
 fn fitting((_, path): (Model, &str), body: &Value) -> Value {
     let mut body = body.clone();
     if let (Some(fields), "/v2/embed") = (body.as_object_mut(), path) {

@@ -513,8 +513,8 @@ async fn a_stream_that_is_not_read_does_not_stop_other_calls_of_its_connection()
     assert_eq!(status, ServingStatus::Serving);
 }
 
-/// Each message is a DATA frame of its own, as it comes one by one. h2 ends connections for many short frames that are
-/// not read.
+/// The messages come one by one, so each is a DATA frame of its own. h2 ends a connection with many short frames that
+/// are not read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn streams_of_short_texts_that_wait_do_not_end_their_connection() {
     let engine = Crowded::new(0, 0);
@@ -680,7 +680,7 @@ async fn packed_messages_are_taken_and_bounded_by_what_they_become() {
         let text = "a".repeat(100);
         let answer = client.embed(embed(&text)).await.unwrap().into_inner();
         assert_eq!(answer.embeddings, vector(&text), "{encoding}");
-        // Each may become tens of thousands of bytes, and none does.
+        // Each may unpack to tens of thousands of bytes, but none does.
         let answers = client.embed_stream(stream::iter(vec![embed(&text); 50])).await.unwrap().into_inner();
         let came = answers.filter(|answer| std::future::ready(answer.is_ok())).count().await;
         assert_eq!(came, 50, "{encoding}");

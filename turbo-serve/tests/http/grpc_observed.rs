@@ -65,7 +65,7 @@ fn what_comes_to_no_method_is_counted_once() {
         let mut packing = EmbedClient::new(services.clone()).send_compressed(CompressionEncoding::Gzip);
         let unpacked = packing.embed(embed(&"a".repeat(PAYLOAD_LIMIT))).await;
         assert_status("large when it is unpacked", unpacked, Code::ResourceExhausted, "10000");
-        // Its bytes are no text.
+        // Read as a text, its bytes are not UTF-8.
         let ids = || tei::DecodeRequest { ids: vec![200], skip_special_tokens: false };
         for (path, code) in [
             ("/tei.v1.Embed/Embed", Code::Internal),

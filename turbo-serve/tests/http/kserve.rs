@@ -125,7 +125,7 @@ fn rows_of_tokens_are_filled_up() {
     );
 }
 
-/// An engine with slots for so many inputs, which answers after a moment.
+/// An engine with slots for this many inputs, which answers after a moment.
 struct Narrow {
     fake: Fake,
     slots: Semaphore,
@@ -187,7 +187,7 @@ fn ids_are_cut_where_their_padding_is_known() {
         assert_eq!(seen.truncation, Some(Truncation::Left));
         seen.inputs
     };
-    // By the engine, which leaves padding out first; types that are all 0 say nothing.
+    // The engine cuts these, after it has left out padding; types that are all 0 say nothing.
     assert_eq!(seen(json!([of_ids])), [Input::Ids(ids.clone())]);
     assert_eq!(seen(json!([of_ids, types(json!(vec![0; 20]))])), [Input::Ids(ids)]);
     let typed = seen(json!([of_ids, types(json!(others))]));
@@ -215,13 +215,13 @@ fn classifiers_give_logits_and_probabilities() {
     let output = &answer["outputs"][0];
     let expected = format!("{:.6}:{}:{}", logits[best.0], best.0, best.1);
     assert_eq!((&output["datatype"], &output["data"]), (&json!("BYTES"), &json!([expected])), "{answer}");
-    // none of the classes is all of the numbers
+    // 0 classes are all of the numbers
     let wanted = json!([{ "name": "logits", "parameters": { "classification": 0 } }]);
     let answer = infer(&server, &json!({ "inputs": [text(&["a"])], "outputs": wanted }));
     assert_eq!(self::output(&answer, "logits").1, logits, "{answer}");
 }
 
-/// Folders of embedders may list labels all the same: transformers writes two where a folder has none.
+/// Folders of embedders may list labels, too: transformers writes two where a folder has none.
 #[test]
 fn values_of_embeddings_have_no_labels() {
     let labels = ["LABEL_0", "LABEL_1"].map(str::to_owned).into();
@@ -552,7 +552,7 @@ pub(crate) fn elements() -> impl Strategy<Value = Vec<u8>> {
 #[test]
 fn large_tensors_are_put_together_away_from_the_threads_of_the_sockets() {
     let routes = routes(Arc::new(Fake::new(Health::Ready)));
-    // How many threads there were beside the one of the sockets.
+    // Counts the threads that are started besides the one of the sockets.
     let others = |request: Request<Body>| {
         let started = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&started);
@@ -596,7 +596,7 @@ fn large_tensors_are_put_together_away_from_the_threads_of_the_sockets() {
     }
 }
 
-/// An input that says to have some of the bytes behind the JSON, or has data of its own.
+/// An input that claims some of the bytes after the JSON, or has data of its own.
 fn input() -> impl Strategy<Value = Value> {
     let name = select(&["text", "input_ids", "attention_mask", "token_type_ids"][..]);
     let datatype = select(&["BYTES", "BYTES", "INT64", "INT32", "UINT8", "BOOL", "FP32", ""][..]);
@@ -640,7 +640,7 @@ fn whatever_comes_is_answered() {
         let json = json!({ "inputs": inputs, "parameters": { "binary_data_output": binary } }).to_string();
         send(json.as_bytes(), &raw, json.len().saturating_add_signed(lie));
     });
-    // Of the same parts, and true.
+    // The same parts, with true sizes.
     let body = (elements(), select(&[1_i64, 2][..]));
     proptest!(ProptestConfig::with_cases(300), |((raw, width) in body)| {
         let input = json!({

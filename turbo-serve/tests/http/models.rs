@@ -1,4 +1,4 @@
-//! Whole folders of every task behind the routes, against what the reference makes of them: text in, answers out.
+//! Whole folders of every task behind the routes, against the reference's results: text in, answers out.
 
 use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
@@ -55,7 +55,7 @@ pub(crate) fn serve(fixture: &str) -> (Running, Vec<Value>) {
     serve_in_parts(fixture, EngineConfig::default().max_client_batch_size)
 }
 
-/// The same, where a request has at most `limit` inputs: what needs more has to ask several times.
+/// The same, where a request has at most `limit` inputs: more are asked for in parts.
 pub(crate) fn serve_in_parts(fixture: &str, limit: usize) -> (Running, Vec<Value>) {
     let golden: Value =
         serde_json::from_slice(&fs::read(folder(fixture).join("golden.json")).unwrap()).unwrap();
@@ -147,7 +147,7 @@ fn a_cross_encoder_ranks_texts() {
     assert!(metrics.text().contains("# TYPE te_predict_inference_duration histogram"), "{}", metrics.text());
 }
 
-/// It reads a pair as its template writes it, with what to judge by: the folder's words, or those of the server.
+/// It reads a pair as its template writes it, with an instruction to judge by: the folder's, or the server's.
 #[test]
 fn a_language_model_ranks_texts() {
     let (server, cases) = serve("tiny-logit-score");
@@ -179,7 +179,7 @@ fn a_language_model_ranks_texts() {
         (same - sigmoid(&cases[0])).abs() < TOLERANCE && (other - same).abs() > TOLERANCE,
         "{same} {other}"
     );
-    // A request's own words are as good, of one pair or of many, and other requests have the folder's.
+    // A request's own instruction works as well, for one pair or many, and other requests have the folder's.
     let [query, document] = [0, 1].map(|side| &cases[0]["text"][side]);
     for (words, expected) in [("Does it say hello?", other), ("Is it about the cat?", same), ("", same)] {
         let body = json!({ "query": query, "documents": vec![document; 40], "instruction": words });
@@ -192,7 +192,7 @@ fn a_language_model_ranks_texts() {
         let body = json!({ "text_1": query, "text_2": document });
         assert_near(&ok(&server.post("/score", body.to_string()))["data"][0]["score"], same, &body);
     }
-    // As many tokens as the request wants: the end of the template is kept.
+    // Cut to as many tokens as the request wants, but the end of the template is kept.
     let limits = [json!({}), json!({ "truncate_prompt_tokens": 60 })];
     let tokens = limits.map(|mut body| {
         (body["text_1"], body["text_2"]) = (query.clone(), json!("hello ".repeat(80)));
@@ -221,7 +221,7 @@ fn a_language_model_ranks_texts() {
 fn vllm_s_clients_get_the_scores_that_the_folders_say() {
     let (server, cases) = serve("tiny-cross-encoder");
     let sides = [0, 1].map(|side| cases.iter().map(|case| &case["text"][side]).collect::<Vec<_>>());
-    // This one's folder names the identity.
+    // This model's folder names the identity as its function.
     for mut body in [json!({}), json!({ "use_activation": false })] {
         (body["queries"], body["documents"]) = (json!(sides[0]), json!(sides[1]));
         let answer = ok(&server.post("/score", body.to_string()));
@@ -332,7 +332,7 @@ fn dense_modules_and_prompts_of_a_folder_are_used() {
         start("tiny-dense", OpenOptions { default_prompt: Some(named), ..OpenOptions::default() });
     let answer = ok(&defaulted.post("/embed", r#"{"inputs":"cat"}"#));
     assert_eq!(answer, embed("cat", Some("query")));
-    // the default is for texts of no type
+    // the default prompt is for texts without a type
     for (input_type, prompt) in
         [(json!(null), "query"), (json!("search_query"), "query"), (json!("search_document"), "document")]
     {
@@ -357,7 +357,7 @@ fn tokens_are_those_of_the_tokenizer() {
         let text = case["text"].as_str().unwrap();
         let answer = ok(&server.post("/tokenize", json!({ "inputs": text }).to_string()));
         let ids: Vec<Value> = list(&answer[0]).iter().map(|token| token["id"].clone()).collect();
-        // Longer ones are cut for the model, and not here.
+        // Longer texts are cut for the model, but not here.
         if list(&case["input_ids"]).len() < server_limit(&server) {
             assert_eq!(json!(ids), case["input_ids"]);
         }

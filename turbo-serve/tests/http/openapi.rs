@@ -134,13 +134,13 @@ impl Operation {
 
     fn path(&self, prefix: &str) -> String {
         let path = self.path.replace("{name}", "fake").replace("{version}", "1");
-        // Where it says so itself it is not behind a model's path.
+        // An operation with `servers` of its own is not behind a model's path.
         let prefix = if self.told["servers"].is_null() { prefix } else { "" };
         format!("{prefix}{path}")
     }
 }
 
-/// Servers of models for every task: those that are made up fail when a text tells them to.
+/// Servers of models for every task: the fake ones fail when a text tells them to.
 fn servers() -> Vec<Running> {
     let tokens = RowLens { pooled: None, tokens: Some(HIDDEN), selected: Some(HIDDEN) };
     let of = |task| ModelInfo {
@@ -196,7 +196,7 @@ fn one_is_broken() -> (Running, tokio::runtime::Runtime) {
         source: Arc::new(source),
     };
     let models = [
-        // The names of the other servers' models.
+        // The alias is the name of the other servers' models.
         ("whole", Some("fake"), Versions::Whole),
         ("broken", None, Versions::Broken),
         ("slow", None, Versions::Slow),
@@ -208,7 +208,7 @@ fn one_is_broken() -> (Running, tokio::runtime::Runtime) {
     (Running::start(routes), runtime)
 }
 
-/// A request with every text replaced by one, and ids by its letters; values of enumerations stay.
+/// A request with every text replaced by `text`, and ids by its letters; values of enumerations stay.
 fn with_text(value: &Value, text: &str) -> Value {
     match value {
         Value::String(_) => json!(text),

@@ -184,7 +184,7 @@ fn what_is_wrong_with_a_pipelines_request() {
             "Validation",
             "unknown variant `best`",
         ),
-        // Its end would be cut off, and what is there would be missing.
+        // Its end would be cut off, and the entities there would be missing.
         (
             &entities,
             tokens,
@@ -262,12 +262,12 @@ fn what_is_wrong_with_a_pipelines_request() {
         let reply = server.post(path, body.to_string());
         assert_tei(&format!("{path} {body:.80}"), &reply, status, error_type, said);
     }
-    // Windows of 64 tokens that share 32 and hold a question of 24 go on by a few tokens each.
+    // Windows of 64 tokens that hold a question of 24 and share 32 advance by only a few tokens each.
     let (question, context) = ("the cat ".repeat(12), "a ".repeat(450_000));
     let body = json!({ "inputs": { "question": question, "context": context } });
     let reply = answers.post(questions, body.to_string());
     assert_tei("windows", &reply, 422, "Validation", "tokens, at most 4194304 tokens together");
-    // A thousand texts for each of thousands of windows would be kept and compared.
+    // A thousand answers for each of thousands of windows would be kept and compared.
     let inputs = json!({ "question": "who?", "context": "a ".repeat(200_000) });
     let body = json!({ "inputs": inputs, "parameters": { "top_k": 1000 } });
     let reply = answers.post(questions, body.to_string());
@@ -280,7 +280,7 @@ fn what_is_wrong_with_a_pipelines_request() {
     let targets = json!({ "inputs": "a [MASK] c", "parameters": { "targets": ["the", "cat"] } });
     let words = ok(&gaps.post(masks, targets.to_string()));
     assert_eq!(list(&words).len(), 2, "{words}");
-    // As the vocabulary writes them, which no text becomes.
+    // In the vocabulary's own spelling, which no text is tokenized to.
     let targets = json!({ "inputs": "a [MASK] c", "parameters": { "targets": ["##a", "##b"] } });
     let words = ok(&gaps.post(masks, targets.to_string()));
     let mut ids: Vec<_> = list(&words).iter().map(|word| word["token"].as_u64().unwrap()).collect();

@@ -17,7 +17,7 @@ use crate::{
 const CLIENTS: usize = 8;
 /// Requests per client.
 const REQUESTS: usize = 150;
-/// One batch in so many panics.
+/// One batch in this many panics.
 const EVERY: usize = 10;
 
 /// When batches panic, and what was in those that did.
@@ -106,7 +106,7 @@ fn a_poisoned_batch_fails_alone_under_load() {
                 let failed = numbers.filter(|&number| {
                     let reply = server.post("/embed", &asked[number]);
                     if reply.status == 200 {
-                        // Bit for bit: whatever has become of other batches.
+                        // Equal bit for bit, whatever has become of other batches.
                         assert_eq!(reply.json(), expected[number], "{}", asked[number]);
                     } else {
                         assert_tei(&asked[number], &reply, 424, "Backend", "an invariant of a kernel broke");

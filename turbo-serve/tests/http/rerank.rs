@@ -110,7 +110,7 @@ fn more_documents_than_a_request_may_have_are_ranked_in_parts() {
         let tokens: usize = documents.iter().map(|document| document.len() + 3).sum();
         assert_eq!(reply.json()["usage"]["total_tokens"], tokens);
     }
-    // text-embeddings-inference's form has its limit.
+    // text-embeddings-inference's form keeps its own limit.
     let nine = json!({ "query": "q", "texts": vec!["a"; 9] }).to_string();
     let said = "batch size 9 > maximum allowed batch size 8";
     assert_tei("nine", &server.post("/rerank", nine), 422, "Validation", said);
@@ -142,7 +142,7 @@ fn a_server_stops_when_the_last_part_is_ranked() {
     // Each of three parts takes 300 ms, and two run at a time: the last one is submitted when the server is stopping.
     let parts = json!({ "query": "slow", "documents": vec!["a"; 24] });
     assert_stops_behind(&parts, |engine| engine.seen.lock().unwrap().is_some());
-    // Two are cut, one behind the other, and ranked when the server is stopping.
+    // Two parts are cut, one after the other, and ranked when the server is stopping.
     let cut = json!({ "query": "q", "documents": vec!["slow"; 16], "max_tokens_per_doc": 1 });
     assert_stops_behind(&cut, |engine| engine.tokenizing.load(SeqCst) > 0);
 }

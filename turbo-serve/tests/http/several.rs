@@ -1,4 +1,4 @@
-//! Several models behind one port: whose answer it is, and what is told of names that there are not.
+//! Several models behind one port: which one answers, and how unknown names are refused.
 
 use std::{
     io::{Read, Write},
@@ -48,7 +48,7 @@ use crate::{
 const UNLOADED: &str =
     "model `ranker/1` is not loaded: load it with `POST /v2/repository/models/ranker/1/load`";
 
-/// Versions of a model, each of which says its own name.
+/// Versions of a model, each of which reports its own name.
 struct Versions {
     model: ModelInfo,
     versions: Vec<&'static str>,
@@ -77,7 +77,7 @@ fn declared(name: &str, model: ModelInfo, versions: &[&'static str], aliases: &[
     }
 }
 
-/// A model whose requests a test looks at.
+/// A model whose requests a test inspects.
 struct Known(Arc<Fake>);
 
 impl Source for Known {
@@ -94,7 +94,7 @@ fn known(name: &str, engine: &Arc<Fake>) -> Declared {
     Declared { source: Arc::new(Known(Arc::clone(engine))), ..declared(name, embedding(), &[], &[]) }
 }
 
-/// Takes a while, and fails.
+/// Takes a while to load, and fails.
 struct Broken;
 
 impl Source for Broken {
@@ -108,8 +108,8 @@ impl Source for Broken {
     }
 }
 
-/// An embedder of two versions, the default, and a ranker, on the runtime that may change them; with others, where a test
-/// wants some.
+/// An embedder of two versions, which is the default model, and a ranker, with the runtime that may change them; tests
+/// may add other models.
 struct Several {
     running: Running,
     models: Models,
@@ -125,7 +125,7 @@ impl Several {
         Self::guarded(others, |router| router)
     }
 
-    /// The same behind what guards its routes.
+    /// The same, with its routes behind `guard`.
     fn guarded(others: impl IntoIterator<Item = Declared>, guard: impl FnOnce(Router) -> Router) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -464,7 +464,7 @@ fn a_body_that_comes_slowly_keeps_no_model_from_being_unloaded() {
     }
 }
 
-/// The ensemble `search`, of so many documents: the nearest of them by the one model are ranked by the other.
+/// The ensemble `search`, of at most this many documents: one model finds the nearest, and the other ranks those.
 fn search([embedder, ranker]: [&str; 2], max_client_batch_size: usize) -> Declared {
     let (query, texts) = (|| QUERY.to_owned(), || TEXTS.to_owned());
     let near = Does::Retrieve {
@@ -518,7 +518,7 @@ fn what_an_ensemble_chooses_from_is_one_request() {
 fn documents_of_an_ensemble_are_not_cut() {
     let server = Several::with([search(["embedder", "ranker"], 3)]);
     for path in ["/models/search/v1/rerank", "/models/search/v2/rerank", "/models/search/rerank"] {
-        // The second is no longer than what is asked for.
+        // The second is no longer than the limit.
         for document in ["abcdef", "a"] {
             let ask = |limit: Value| {
                 let body = json!({ "query": "a", "documents": [document], "max_tokens_per_doc": limit });
@@ -826,7 +826,7 @@ fn scores_of_a_stream_outlast_their_model() {
     server.runtime.block_on(async {
         let url = format!("http://{}", server.running.address);
         let client = RerankClient::new(Channel::from_shared(url).unwrap().connect().await.unwrap());
-        // Now and then a stream that is still open is looked at in between, and ends: its client may say more.
+        // A stream may be checked while it is still open, and then ends: its client could send more.
         for _ in 0..20 {
             let (texts, asked) = tokio::sync::mpsc::channel(2);
             let asked = stream::unfold(asked, |mut asked| async { Some((asked.recv().await?, asked)) });

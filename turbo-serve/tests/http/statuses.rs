@@ -1,5 +1,5 @@
-//! Everything that can go wrong: its status, its type, always a JSON body in the protocol's words, and the next request
-//! works.
+//! Everything that can go wrong: the right status and type, always a JSON body in the protocol's form, and the next
+//! request works.
 
 use std::{
     io::{Read, Write},
@@ -395,7 +395,7 @@ fn bodies_that_are_wrong() {
 fn a_long_value_is_not_told_in_full() {
     let engine = Arc::new(Fake::new(Health::Ready));
     let server = Running::start(router(engine, Metrics::install().unwrap(), HttpOptions::default()));
-    // What is left out begins at the edge of a letter, or inside of one.
+    // The part that is left out begins between two letters, or inside one.
     for before in ["", "a"] {
         let long = before.to_owned() + &"é".repeat(500_000);
         let body = json!({ "input": "a", "dimensions": long }).to_string();
@@ -435,7 +435,7 @@ fn a_body_in_another_encoding_is_told_which_is_read() {
 
 #[test]
 fn a_refused_body_is_read_to_its_end_before_the_answer() {
-    // What is thrown away is not held: it may be far more than that.
+    // Discarded bytes are not held: there may be far more of them than this limit.
     let limits = InFlightLimits { bodies: 20_000, answers: usize::MAX };
     let server = Running::start(bounded(routes(Fake::new(Health::Ready).into()), limits));
     // far more than the buffers of two sockets: an answer to a connection closed too early would be lost
@@ -475,7 +475,7 @@ const DEFLATE: &str = "789cab56cacc2b282d2956b2524a542849ad2851aa0500433106a4";
 /// The two halves of the first, each a gzip body by itself.
 const FIRST_HALF: &str = "1f8b0800000000000203ab56cacc2b282d2956b202003a2c4dbc0a000000";
 const SECOND_HALF: &str = "1f8b0800000000000203534a542849ad2851aa05008693e62c09000000";
-/// The same of 20 000 letters `a`: twice the limit.
+/// Such a gzip body with 20 000 letters `a`: twice the limit.
 const LARGE: &str = "1f8b0800000000000203edc1b10d00100004c05d7e0cdb283522412576b786e2ee4e5a1f7bcd945400000000000000000000000000000000000000be90fb00eb5b5f482d4e0000";
 
 pub(crate) fn from_hex(text: &str) -> Vec<u8> {
@@ -615,7 +615,7 @@ fn the_time_of_a_request_that_is_handed_on_runs_from_its_head() {
         );
         let mut client = TcpStream::connect(server.address).unwrap();
         client.write_all(head.as_bytes()).unwrap();
-        // A client that is told to go on has had its head read.
+        // When a client is told to go on, its head has been read.
         let mut told = [0; 25];
         client.read_exact(&mut told).unwrap();
         assert_eq!(&told, b"HTTP/1.1 100 Continue\r\n\r\n");

@@ -287,7 +287,7 @@ fn decode_gives_the_text_back() {
     }
 }
 
-/// Of every task, and where `/` leads.
+/// A model of every task, and the route that `/` leads to.
 fn models() -> [(ModelInfo, &'static str); 7] {
     let task = |task| ModelInfo {
         task,

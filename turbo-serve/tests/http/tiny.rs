@@ -16,7 +16,7 @@ use crate::{
     statuses::assert_openai,
 };
 
-/// The golden values are float64; ours are f32, through two layers, of a size around 2: a few of its last places.
+/// The golden values are float64; ours are f32, through two layers, of a size around 2: a few units in the last place.
 const TOLERANCE: f32 = 2e-6;
 
 #[derive(Deserialize)]
@@ -160,7 +160,7 @@ fn vllm_s_length_cuts_texts_and_ids_as_the_tokenizer_does() {
         let left = [&ids[..1], &ids[count - most + 1..]].concat();
         assert_eq!(cut(json!(long.text), "right"), rows(json!({ "input": right })), "{most}");
         assert_eq!(cut(json!(long.text), "left"), rows(json!({ "input": left })), "{most}");
-        // Ids are what they are.
+        // Ids are cut as they are: special tokens get no special treatment.
         assert_eq!(cut(json!(ids), "right"), rows(json!({ "input": ids[..most] })), "{most}");
         assert_eq!(cut(json!(ids), "left"), rows(json!({ "input": ids[count - most..] })), "{most}");
         assert_eq!(cut(json!(long.text), "right").1, most as u64);

@@ -29,14 +29,14 @@ fn sigmoid(logit: f64) -> f64 {
     1.0 / (1.0 + (-logit).exp())
 }
 
-/// What the fake's rows, taken for unit vectors, have in common.
+/// The cosine of the fake's rows for two texts, which count as unit vectors.
 fn cosine(first: &str, second: &str) -> f64 {
     let [first, second] = [first, second].map(|it| row(&text(it), 0));
     let sum: f64 = first.iter().zip(second).map(|(&a, b)| f64::from(a) * f64::from(b)).sum();
     sum.clamp(-1.0, 1.0)
 }
 
-/// Checks a list of scores, and how many tokens it says.
+/// Checks a list of scores, and its number of tokens.
 #[track_caller]
 fn assert_scores(reply: &Reply, expected: &[f64], tokens: usize) {
     assert_eq!(reply.status, 200, "{}", reply.text());
@@ -102,11 +102,11 @@ fn logits_become_scores_as_the_folder_or_the_request_says() {
     model.pair_score_function = ScoreFunction::Identity;
     let server = Server::with_model(model);
     assert_scores(&asked(&server, json!({})), &[raw], 4);
-    // What is trained to give numbers gives them, whatever function its folder names.
+    // A model that is trained to give numbers gives them, whatever function its folder names.
     let mut model = classifier(["LABEL_0"]);
     model.score_function = ScoreFunction::Identity;
     assert_scores(&asked(&Server::with_model(model), json!({})), &[raw], 4);
-    // Which is not what `/rerank` does: it has scores between 0 and 1.
+    // `/rerank` differs: its scores are between 0 and 1.
     let ranked = server.post("/v1/rerank", r#"{"query":"q","documents":["c"]}"#).json();
     let score = ranked["results"][0]["relevance_score"].as_f64().unwrap();
     assert!((score - sigmoid(raw)).abs() < 1e-6, "{ranked}");
@@ -123,7 +123,7 @@ fn models_that_make_vectors_compare_them() {
         let expected = [cosine("q", "c"), cosine("r", "a")];
         assert_scores(&server.post("/v1/score", each.to_string()), &expected, 8);
     }
-    // More than the fake takes at a time, and both sides of them.
+    // More texts than the fake takes at a time, on both sides.
     let texts: Vec<String> = (0..30).map(|number| number.to_string()).collect();
     let reversed: Vec<&String> = texts.iter().rev().collect();
     let expected: Vec<f64> = texts.iter().zip(&reversed).map(|(a, b)| cosine(a, b)).collect();
@@ -280,7 +280,7 @@ fn other_models_say_what_pairs_need() {
     assert_openai("two labels", &reply, 424, "Backend", said);
 }
 
-/// Checks a list of labels with their probabilities, and how many tokens it says.
+/// Checks a list of labels with their probabilities, and its number of tokens.
 #[track_caller]
 fn assert_classes(reply: &Reply, expected: &[Vec<f64>], labels: &[&str], tokens: usize) {
     assert_eq!(reply.status, 200, "{}", reply.text());
@@ -336,7 +336,7 @@ fn every_label_has_its_probability_in_the_models_order() {
     }
     let ids = softmax(&logits(&Input::Ids(vec![1, 2]), 3));
     assert_classes(&server.post("/classify", r#"{"input":[1,2]}"#), &[ids], &labels, 2);
-    // One label may be right or wrong, and several each by itself.
+    // A sigmoid for a single label, and for each of several independent ones.
     let one = logits(&text("ab"), 1).into_iter().map(sigmoid).collect();
     assert_classes(&ranks().post("/classify", r#"{"input":"ab"}"#), &[one], &["LABEL_0"], 3);
     let mut model = classifier(labels);
@@ -417,7 +417,7 @@ fn normalised(row: &[f32]) -> Vec<f32> {
     row.iter().map(|&value| (f64::from(value) / norm) as f32).collect()
 }
 
-/// Checks a list of rows of each input, and how many tokens it says.
+/// Checks a list of rows of each input, and its number of tokens.
 #[track_caller]
 fn assert_rows(reply: &Reply, expected: &[Vec<Vec<f32>>], of_tokens: bool, tokens: usize) {
     assert_eq!(reply.status, 200, "{}", reply.text());
@@ -617,7 +617,7 @@ fn embeddings_take_vllm_s_fields_that_are_possible() {
             None,
             None,
         ),
-        // Of what is written as numbers there are no bytes.
+        // Vectors written as numbers have no bytes, so these fields change nothing.
         (json!({ "embed_dtype": "float16", "endianness": "big" }), pooled(true), None, None),
         (
             json!({ "priority": 7, "request_id": "a", "cache_salt": "b", "messages": null }),

@@ -21,7 +21,7 @@ use server::{Model, NAME, OLD_NAME, Server};
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 const LATER_COMMIT: &str = "89abcdef0123456789abcdef0123456789abcdef";
 const WEIGHTS: &str = "model.safetensors";
-/// What forbids to ask the Hub.
+/// The variable that forbids contacting the Hub.
 const OFFLINE: Option<&str> = Some("TRANSFORMERS_OFFLINE");
 
 fn tiny() -> BTreeMap<String, Vec<u8>> {
@@ -264,7 +264,7 @@ fn an_unfinished_fetch_is_no_model_offline() {
     }
 }
 
-/// Another tool's fetch, or an older one: weights without what says how to pool.
+/// As fetched by another tool or an older version: weights, but not the files that say how to pool.
 #[test]
 fn a_commit_of_which_a_part_is_there_is_completed_once() {
     let rig = Rig::new(model());
@@ -296,7 +296,7 @@ fn weights_come_behind_all_that_says_how_to_read_them() {
     assert_whole(&rig.fetch_as(NAME, COMMIT, rig.settings()).unwrap());
 }
 
-/// As when a token has expired, its owner has set conditions since, or the model is gone: a server starts again all the same.
+/// As when a token has expired, the owner has set conditions since, or the model is gone: a server still starts.
 #[test]
 fn what_is_there_is_taken_though_the_hub_refuses() {
     let rig = Rig::new(model());
@@ -313,12 +313,12 @@ fn what_is_there_is_taken_though_the_hub_refuses() {
             }
         }
     }
-    // Not so where the model is shown, and has no such branch any more.
+    // Unlike these, a model that is shown, but no longer has the branch, is an error.
     rig.server.model.lock().unwrap().refuse = Some((404, "RevisionNotFound"));
     assert!(matches!(rig.fetch(), Err(HubError::Revision { .. })));
 }
 
-/// The page of a gated model is open to all: a later commit is seen, and its files are not had.
+/// The page of a gated model is open to all: a later commit is seen, but its files cannot be fetched.
 #[test]
 fn a_later_commit_whose_files_are_refused_leaves_the_one_before() {
     let rig = Rig::new(model());
@@ -430,7 +430,7 @@ fn a_dense_module_without_safetensors_is_refused_before_any_weights_are_fetched(
     }
     let paths = rig.paths();
     assert!(!paths.iter().any(|path| path.ends_with(WEIGHTS)), "{paths:?}");
-    // Another takes its place.
+    // Another module takes its place.
     assert!(fetch(Some("2_Dense_8")).unwrap().folder.join(WEIGHTS).is_file());
 }
 

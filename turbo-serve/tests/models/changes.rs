@@ -99,7 +99,7 @@ fn a_model_that_is_loaded_while_it_ends_waits_for_the_end() {
         drop(lease);
         loading.await.unwrap().unwrap();
         assert_eq!(shelf.loads.load(SeqCst), 2);
-        // the handle of the one that has stopped is dropped when the table says so already
+        // the handle of the stopped engine is dropped shortly after the table says so
         eventually(|| shelf.alive.load(SeqCst) == 1).await;
     });
 }
@@ -121,7 +121,7 @@ fn several_orders_to_load_are_one_load() {
             let first = load();
             eventually(|| shelf.loads.load(SeqCst) == attempt).await;
             let others = [load(), load()];
-            // They have had time to begin another.
+            // Time enough for them to begin another load.
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             shelf.release();
             let first = first.await.unwrap();

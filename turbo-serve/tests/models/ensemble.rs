@@ -1,4 +1,4 @@
-//! Models that answer as one, with members whose answers are known: a text of the fake models is a number.
+//! Models that answer as one, over members whose answers are known: each text of the fake models is a number.
 
 use std::{
     future::Future,
@@ -29,9 +29,9 @@ use crate::fake::{info, run};
 /// What a fake member computes.
 #[derive(Clone, Copy, PartialEq)]
 enum Member {
-    /// The unit vector at the angle of the number, in degrees.
+    /// The unit vector at an angle of that number of degrees.
     Embedder,
-    /// The product of both numbers, and so much.
+    /// The product of both numbers, plus this.
     Ranker(f32),
     /// The number for the first label, minus it for the second.
     Classifier,
@@ -55,10 +55,10 @@ struct Seen {
     most_inside: AtomicUsize,
     /// While set, no request is answered.
     closed: AtomicBool,
-    /// Requests to rankers, and which of them are refused for want of slots.
+    /// The number of requests to rankers, and the range of them that are refused for want of slots.
     ranked: AtomicUsize,
     full: Mutex<Range<usize>>,
-    /// Slots for so many inputs, if set.
+    /// Slots for this many inputs, if set.
     room: OnceLock<Semaphore>,
     /// Set when a member was stopped.
     stopped: AtomicBool,
@@ -506,7 +506,7 @@ fn a_member_that_goes_fails_later_requests_and_no_accepted_one() {
         assert_eq!(error, EngineError::Backend(why.to_owned()));
         assert_eq!(it.engine().health(), Health::Failing);
         assert_eq!(world.models.health(), Some(Health::Ready), "the other models answer");
-        // Nor is an ensemble loaded that could not answer; it is when its models are there.
+        // An ensemble that could not answer is not loaded either; it is once its models are there.
         drop(it);
         world.models.unload("it").await.unwrap();
         let error = world.models.load("it").await.unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! A source of engines that can be held by the hand.
+//! A source of engines whose loading the tests control.
 
 use std::{
     future::Future,
@@ -21,12 +21,12 @@ use turbo_serve::{
 /// Nothing in these tests takes this long, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Versions of one model, and the hand on them.
+/// The versions of one model, under the tests' control.
 #[derive(Default)]
 pub(crate) struct Shelf {
     name: String,
     versions: Mutex<Vec<String>>,
-    /// Versions that loading stands before, until they are let go.
+    /// Versions whose loading waits until they are released.
     held: Mutex<Vec<String>>,
     released: Condvar,
     /// What the next load does instead of loading.
@@ -41,7 +41,7 @@ pub(crate) struct Shelf {
 
 pub(crate) enum Trouble {
     Fails,
-    /// When it is let go.
+    /// Fails once it is released.
     FailsInTheEnd,
     Panics,
 }
@@ -102,7 +102,7 @@ impl Source for Shelf {
     }
 }
 
-/// Of an engine of this name, whose model gives vectors.
+/// The description of an engine of this name, whose model gives vectors.
 pub(crate) fn info(name: &str) -> EngineInfo {
     let model = ModelInfo {
         model_id: name.to_owned(),
@@ -136,7 +136,7 @@ pub(crate) fn info(name: &str) -> EngineInfo {
     }
 }
 
-/// Answers after a while, and never after its end.
+/// An engine that answers after a while, and never after its end.
 pub(crate) struct Engine {
     info: EngineInfo,
     ended: AtomicBool,
@@ -204,7 +204,7 @@ impl Stop for Engine {
     }
 }
 
-/// Another name.
+/// Another name for a model.
 pub(crate) fn alias(name: &str, version: Option<&str>) -> Alias {
     Alias { name: name.to_owned(), version: version.map(str::to_owned) }
 }
@@ -229,7 +229,7 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
     runtime.block_on(async { tokio::time::timeout(PATIENCE, test).await.expect("waited in vain") });
 }
 
-/// Runs a test whose time passes while nothing happens.
+/// Runs a test with a paused clock, which advances while nothing happens.
 pub(crate) fn run_fast(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.unwrap().block_on(test);

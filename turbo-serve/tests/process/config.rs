@@ -153,7 +153,7 @@ device = 'DEVICE'
 name = 'here'
 model_id = '{data}/tiny-sentence'
 ";
-    // What the command line says is of models that choose none.
+    // The command line's device is for models that choose none.
     let folder = written(&text.replace("DEVICE", "cuda:4000000"));
     let beside = run(&["serve", "--config", &file(&folder), "--device=cpu"]);
     assert_fails(beside, &["--device cuda:4000000: "]);
@@ -165,7 +165,7 @@ model_id = '{data}/tiny-sentence'
     assert_eq!(server.end(Signal::Terminate).0, Some(0));
 }
 
-/// As of a certificate that was renewed.
+/// As with a certificate that was renewed.
 #[test]
 fn a_half_of_tls_may_be_said_beside_the_file_of_the_other() {
     let text = "

@@ -16,7 +16,7 @@ use crate::{
 const UNWRITTEN: &str = "turbo_cache_unwritten{tier=\"folder\"}";
 const ENTRIES: &str = "turbo_cache_entries{tier=\"folder\"}";
 
-/// Serves the tiny model where no file grows beyond so many blocks of 512 bytes; answers and costs are kept in `folder`.
+/// Serves the tiny model where no file grows beyond this many blocks of 512 bytes; `folder` keeps answers and costs.
 fn start(folder: &std::path::Path, blocks: u64) -> Server {
     let turbo = turbo();
     let mut shell = Command::new("sh");

@@ -58,7 +58,7 @@ impl Redis {
         Client::open(self.url()).unwrap().get_connection().unwrap()
     }
 
-    /// Waits until so many answers are there.
+    /// Waits until this many answers are there.
     fn wait_for(&self, answers: usize) -> Vec<Vec<u8>> {
         let mut names = Vec::new();
         eventually("as many answers", || {
@@ -78,7 +78,7 @@ impl Redis {
 
 impl Drop for Redis {
     fn drop(&mut self) {
-        // One that has ended already is ended.
+        // It may have ended already.
         drop(self.process.kill());
         drop(self.process.wait());
     }
@@ -100,7 +100,7 @@ fn start(url: &str, arguments: &[&str]) -> Server {
     Server::start(&[&["--cache-url", url], arguments].concat())
 }
 
-/// The answers to texts of these numbers, each in a request of its own.
+/// The answers to the texts with these numbers, each in a request of its own.
 fn embed(server: &Server, texts: std::ops::Range<usize>) -> Vec<Value> {
     let one = |n| {
         let (status, rows) = server.post("/embed", &json!({ "inputs": format!("cat {n}") }));
@@ -118,7 +118,7 @@ fn misses(server: &Server) -> f64 {
     metric(server, "turbo_cache_misses").unwrap()
 }
 
-/// Ends a server, all of whose log is this.
+/// Ends a server and returns all of its log.
 fn log(server: Server) -> String {
     let (code, log) = server.end(Signal::Terminate);
     assert_eq!(code, Some(0), "{log}");
@@ -141,7 +141,7 @@ fn servers_share_answers_of_one_model() {
     }
     assert_eq!(embed(&other, 0..20), rows);
     let found = hits(&other, "redis");
-    // A machine that is busy may let a look come to its bound.
+    // On a busy machine a lookup may reach its time limit.
     assert!(found > 0.0 && found + misses(&other) == 20.0, "{found} were found");
     assert_eq!(embed(&other, 0..20), rows);
     assert_eq!(hits(&other, "memory"), 20.0);

@@ -15,7 +15,7 @@ use turbo_serve::grpc::proto::tei::{PredictRequest, predict_client::PredictClien
 
 use crate::{PATIENCE, data};
 
-/// Of one request: some seconds of one core.
+/// Tokens of a slow request, which takes some seconds of one core.
 const SLOW_TOKENS: usize = 16384;
 
 pub(crate) struct Server {
@@ -64,8 +64,8 @@ impl Server {
         Self::spawn(command)
     }
 
-    /// Serves a model that takes seconds for [`Server::slow_request`]: as many tokens as its config says, each of which looks at
-    /// all others.
+    /// Serves a model that takes seconds for [`Server::slow_request`]: it takes as many tokens as its config says, each
+    /// of which attends to all others.
     pub(crate) fn start_slow(arguments: &[&str]) -> Self {
         let fixture = data().join("gte-base");
         let folder = tempfile::tempdir().unwrap();
@@ -77,7 +77,7 @@ impl Server {
         Self::start_model(folder.path(), &[&["--pooling=mean", "--threads=1"], arguments].concat())
     }
 
-    /// Asks a slow one; gives the status once there is one.
+    /// Sends a slow request; returns its status once there is one.
     pub(crate) fn slow_request(&self) -> JoinHandle<u16> {
         let address = self.address.clone();
         thread::spawn(move || post(&address, "/embed", &json!({ "inputs": [vec![5; SLOW_TOKENS]] })).0)
@@ -145,7 +145,7 @@ impl Server {
         response.unwrap().body_mut().read_json().unwrap()
     }
 
-    /// Asks with headers; gives the answer with its own.
+    /// Sends a request with headers; returns the answer with its headers.
     #[cfg(feature = "otlp")]
     pub(crate) fn post_with_headers(
         &self,
@@ -158,7 +158,7 @@ impl Server {
         request.send_json(body).unwrap()
     }
 
-    /// Asks over gRPC for labels, which the tiny model does not give; how that is refused.
+    /// Asks over gRPC for labels, which the tiny model does not give; returns how that is refused.
     pub(crate) fn call_in_vain(&self) -> Status {
         let call = async {
             let channel = Channel::from_shared(format!("http://{}", self.address)).unwrap();
@@ -191,7 +191,7 @@ impl Server {
         (status.code(), self.errors.take().unwrap().join().unwrap())
     }
 
-    /// The same where its log is not kept: its exit code.
+    /// The same if its log is not kept; returns its exit code.
     pub(crate) fn end_unread(mut self, signal: Signal) -> Option<i32> {
         self.signal(signal);
         wait(&mut self.child).code()
@@ -237,7 +237,7 @@ pub(crate) fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> 
     })
 }
 
-/// Waits for the end, and makes it come when it does not.
+/// Waits for the process to end, and kills it if it does not.
 pub(crate) fn wait(child: &mut Child) -> ExitStatus {
     let started = Instant::now();
     loop {

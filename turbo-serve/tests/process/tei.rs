@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 
 use crate::server::{Server, Signal, run, tiny_model, turbo};
 
-/// A flag, a value, and the field of `/info` that has a value then.
+/// A flag, a value, and the field of `/info` that then shows a value.
 type Flag = (&'static str, &'static str, Option<(&'static str, &'static str)>);
 
-/// Every flag of it, but for those that are tested with it.
+/// Every flag of text-embeddings-inference, except those that are tested alongside.
 const FLAGS: [Flag; 23] = [
     ("--tokenization-workers", "2", Some(("tokenization_workers", "2"))),
     ("--dtype", "float32", Some(("model_dtype", "\"float32\""))),
@@ -34,14 +34,14 @@ const FLAGS: [Flag; 23] = [
     ("--cors-allow-origin", "https://example.org", None),
 ];
 
-/// The others are about files which the tests' model has not: each is refused for that, and not for its name.
+/// Flags about files that the tests' model does not have: each is refused for that, and not as unknown.
 const ABOUT_FILES: [(&str, &str, &str); 3] = [
     ("--revision", "main", "is a folder, and only the Hub has revisions"),
     ("--default-prompt-name", "query", "the model's prompts are: none"),
     ("--dense-path", "2_Dense", "2_Dense"),
 ];
 
-/// Flags that are there or not.
+/// Flags without a value.
 const SWITCHES: [&str; 2] = ["--json-output", "--disable-spans"];
 
 fn check(server: Server, socket: &std::path::Path) {
@@ -105,7 +105,7 @@ fn flags_about_files_are_looked_for_in_the_folder() {
 fn variables_of_its_platforms_are_heeded() {
     let mut command = turbo();
     command.args(["serve", "--hostname=127.0.0.1", "--model-id"]).arg(tiny_model());
-    // a port in use, which the platform's choice goes before
+    // a port in use, over which the platform's choice takes precedence
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     command.env("PORT", taken.local_addr().unwrap().port().to_string()).env("AIP_HTTP_PORT", "0");
     command.env("AIP_PREDICT_ROUTE", "/predict").env("AIP_HEALTH_ROUTE", "/v1/models/up");

@@ -1,5 +1,5 @@
-//! The flag that cancels all accepted requests: threads check it between two pieces of work, and requests wait for it
-//! beside their answers.
+//! The flag that cancels all accepted requests: threads check it between two pieces of work, and each request waits for
+//! it as well as for its answer.
 //!
 //! So a client gets its error at once, even while a thread has seconds of work left, and no further work is begun.
 
@@ -15,7 +15,7 @@ pub(in crate::engine) struct Abandoned {
 }
 
 impl Abandoned {
-    /// Sets the flag and wakes all that wait for it.
+    /// Sets the flag and wakes every task that waits for it.
     pub(in crate::engine) fn say(&self) {
         self.said.store(true, SeqCst);
         self.told.notify_waiters();

@@ -1,11 +1,15 @@
-//! Admission control: a request reserves one slot per input, all at once or none; without slots it is rejected with a
-//! time to retry after.
+//! Admission control: a request reserves one slot per input, all at once or none.
 //!
-//! Clients that retry at once would take each slot as it is released, so that a request with many inputs never finds
-//! enough free. So once a request has waited 20 ms for several slots, new requests are rejected until it is admitted or
-//! stops polling. No queue holds slots for its first waiter: that may be a stream whose client does not read, and the
-//! slots would stay unused. Waiting for one slot, as a stream's next message does, causes no rejections: it finds a
-//! slot anyway, and streams that always wait would block all new requests.
+//! A request that finds too few free slots is rejected, with a time to retry after.
+//!
+//! Clients that retry at once would take each slot as it is released, and a request with many inputs would never find
+//! enough free slots. So once a request has waited 20 ms for several slots, new requests are rejected until it is
+//! admitted or stops polling. No queue holds slots for its first waiter: that may be a stream whose client does not
+//! read, and the slots would stay unused. Waiting for one slot, as a stream's next message may, causes no rejections:
+//! it finds a slot anyway, and streams that always wait would block all new requests.
+//!
+//! Only new requests stand back like this. A message of a gRPC stream and a later part of a request count as requests
+//! that have waited already, even at their first try ([`Comes::Again`]): they are rejected only for want of free slots.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -30,26 +34,26 @@ pub(in crate::engine) struct Admission {
     forecast: Arc<Forecast>,
 }
 
-/// Whether a reservation is a new request's or a retry.
+/// Whether a reservation is for a new request or for one that waits for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum Comes {
-    /// A new request: rejected where there is no room, or where another request has waited for it for [`LONG`].
+    /// A new request: rejected where there is no room, or where another has waited for several slots for [`LONG`].
     Anew,
-    /// A request that has waited for room.
+    /// A request whose caller waits for room and retries: rejected only where there is no room, even at its first try.
     Again,
 }
 
 impl From<bool> for Comes {
-    /// Of a request whose caller retries, or does not.
+    /// From [`InferRequest::retries`](crate::engine::InferRequest::retries).
     fn from(retries: bool) -> Self {
         if retries { Self::Again } else { Self::Anew }
     }
 }
 
-/// Polls for more slots than were free, since a request for as many was last admitted.
+/// Polls that asked for more slots than were free, since a request for as many was last admitted.
 #[derive(Clone, Copy)]
 struct Looks {
-    /// Most slots that were polled for.
+    /// Most slots that one of them asked for.
     wanted: u32,
     first: Instant,
     last: Instant,
@@ -61,7 +65,7 @@ impl Looks {
         self.go_on(now) && now.saturating_duration_since(self.first) >= LONG
     }
 
-    /// Whether a request still polls at `now`.
+    /// Whether the request still polls at `now`.
     fn go_on(self, now: Instant) -> bool {
         now.saturating_duration_since(self.last) < GONE
     }
@@ -98,7 +102,7 @@ impl Admission {
         Ok(slots)
     }
 
-    /// Whether `inputs` slots are free at `now`. The caller polls until they are; polls for several slots are recorded.
+    /// Whether `inputs` slots are free at `now`. The caller polls until they are; vain polls for several are recorded.
     pub(in crate::engine) fn has_room(&self, inputs: usize, now: Instant) -> bool {
         if self.slots.available_permits() >= inputs {
             return true;
@@ -214,7 +218,7 @@ mod tests {
         let terms = Terms::new(Instant::now(), None, None, Priority::Normal);
         let inside = admission.forecast.enter(terms, 3, false).unwrap();
         admission.forecast.settle(&inside.place, &[(0, 1), (2, 1)]).unwrap();
-        // 8 s for what runs, and one for each of the two that wait
+        // 8 s for the running batch, and one for each of the two inputs that wait
         let short = Duration::from_secs(10) - retry_after();
         assert!(short < Duration::from_secs(1), "{short:?}");
     }

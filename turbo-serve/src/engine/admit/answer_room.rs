@@ -1,5 +1,6 @@
-//! Room for answers: reserved once a request's tokens are counted, which tells how many values its rows have, and
-//! before any of them is computed.
+//! Room for answers, reserved before they are computed.
+//!
+//! It is reserved once a request's tokens are counted: their number determines how many values its rows have.
 
 use std::{
     fmt,
@@ -10,7 +11,7 @@ use crate::engine::EngineError;
 
 /// Bounds the size of the answers of all requests together.
 pub trait HoldAnswers: fmt::Debug + Send + Sync {
-    /// Reserves room for this many values of this request, in addition to those that it holds.
+    /// Reserves room for this many more values of this request.
     ///
     /// # Errors
     /// [`EngineError::AnswerTooLarge`], [`EngineError::NoRoomForAnswer`].
@@ -20,8 +21,8 @@ pub trait HoldAnswers: fmt::Debug + Send + Sync {
     fn let_go(&self, values: usize);
 }
 
-/// The room of a request's answer; unbounded by default. What it holds is released when this, its clones and the holder
-/// that they were made from are dropped.
+/// The room that a request's answer is held in; unbounded by default. The values that it holds are released when this,
+/// its clones and the holder that they were made from are dropped.
 #[derive(Clone, Debug, Default)]
 pub struct AnswerRoom(Option<Arc<dyn HoldAnswers>>);
 
@@ -61,12 +62,12 @@ impl AnswerRoom {
     }
 }
 
-/// An attempt at an answer: what is held in its room is released with this, unless it was [answered](Self::answered), and
-/// nothing is held there from then on.
+/// An attempt at an answer. Dropping it releases the values held in its room, unless it was [answered](Self::answered);
+/// in either case the room holds nothing from then on.
 pub(crate) struct Attempt(Option<Arc<Part>>);
 
 impl Attempt {
-    /// Leaves all that is held to the room that its own is a part of.
+    /// Hands the held values over to the whole room, of which the attempt's own is a part.
     pub(crate) fn answered(self) {
         if let Some(part) = &self.0 {
             *part.held() = None;
@@ -129,7 +130,7 @@ pub(in crate::engine) mod tests {
 
     use super::*;
 
-    /// Holds as much as one likes: the values that are held.
+    /// Holds without a limit, and counts the held values.
     #[derive(Debug, Default)]
     pub(in crate::engine) struct Holder(pub(in crate::engine) AtomicUsize);
 

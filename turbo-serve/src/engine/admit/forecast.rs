@@ -1,10 +1,11 @@
 //! Predicts when requests will be answered: a request that would be answered too late is rejected at once, and not when
 //! its deadline passes.
 //!
-//! turbo-sched's [`Outlook`] predicts; here are its clock and its lock. It is shared by the threads that admit
-//! requests: the worker may be busy for as long as a batch takes, and a rejection must not wait for that. It holds one
-//! entry per waiting input: with a guessed length until the input is tokenized, then with its own. The entry is removed
-//! when the input's batch begins, when it is answered otherwise, or when its client has gone.
+//! turbo-sched's [`Outlook`] makes the predictions; this module adds the clock and the lock. The threads that admit
+//! requests share it: the worker may be busy for as long as a batch takes, and a rejection must not wait for that. The
+//! outlook holds one entry per waiting input, with a guessed length until the input is tokenized and its own length
+//! from then on. An entry is removed when the input's batch begins, when the input is answered otherwise, or when its
+//! client has gone.
 
 use std::{
     cmp::Ordering,
@@ -24,11 +25,11 @@ use crate::engine::{EngineError, Priority, Seat, Spent};
 const SOONEST: Duration = Duration::from_millis(10);
 /// The guessed tokens of an input before any is known.
 const FIRST_GUESS: f64 = 32.0;
-/// Weight of a new input in the moving average that later guesses are.
+/// Weight of a new input in the moving average of lengths, which is the next guess.
 const GAIN: f64 = 1.0 / 64.0;
 
 pub(in crate::engine) struct Forecast {
-    /// Times of the outlook, and of the batcher, are since this.
+    /// The times of the outlook and of the batcher are counted from this.
     epoch: Instant,
     /// The seat on the device, which other engines may share.
     seat: Seat,
@@ -52,7 +53,7 @@ pub(in crate::engine) struct Terms {
     pub started: Instant,
     /// The time that its answer may take.
     pub within: Option<Duration>,
-    /// Whether `within` is the client's; else it is the server's promise.
+    /// Whether the client named `within`; if not, the server promises it.
     pub is_asked: bool,
     pub priority: Priority,
 }
@@ -94,7 +95,7 @@ pub(in crate::engine) struct Place {
     is_guessed: AtomicBool,
     /// Whether its client was answered or has gone.
     is_gone: AtomicBool,
-    /// When its answer was sent, be it an error.
+    /// When its answer, or an error, was sent.
     ended: OnceLock<Instant>,
 }
 
@@ -105,7 +106,7 @@ enum Settled {
     BeyondPromise,
     Predicted {
         prediction: Prediction,
-        /// When it was predicted: time before that is no part of it.
+        /// When the prediction was made: it does not cover the time before.
         at: Instant,
     },
 }
@@ -170,7 +171,7 @@ pub(in crate::engine) struct Inside {
 }
 
 impl Inside {
-    /// Records that the request was answered, and corrects the outlook by its time.
+    /// Records that the request was answered, and corrects the outlook by the time that this took.
     pub(in crate::engine) fn answered(mut self) {
         self.is_answered = true;
         self.forecast.learn_of(&self.place);
@@ -190,7 +191,7 @@ impl Drop for Inside {
 }
 
 impl Forecast {
-    /// A forecast of batches that take their turns on `seat`.
+    /// A forecast for batches that take their turns on `seat`.
     pub(in crate::engine) fn new(
         epoch: Instant,
         config: &BatcherConfig,
@@ -290,8 +291,9 @@ impl Forecast {
         Ok(())
     }
 
-    /// Records that nothing of a request has to be computed, as far as is known: inputs of the lengths in `awaited` get
-    /// the answers of others. If it would take longer than the server promises, even alone, nothing is promised to it.
+    /// Records that no input of a request has to be computed, as far as is known; those with the lengths `awaited` wait
+    /// for the answers of other requests. If these would take longer than the server promises, even alone, nothing is
+    /// promised to the request.
     pub(in crate::engine) fn none_of(&self, place: &Place, awaited: &[u32]) {
         let mut state = self.lock();
         self.none_is_guessed(&mut state, place);
@@ -303,7 +305,7 @@ impl Forecast {
         }
     }
 
-    /// Enters an input again whose client has gone: other requests wait for its answer.
+    /// Enters an input again although its client has gone, since other requests wait for its answer.
     pub(in crate::engine) fn stays(&self, place: &Place, input: usize, seq_len: u32) {
         self.lock().outlook.enter(&place.request(input, seq_len, self.epoch));
     }
@@ -313,7 +315,7 @@ impl Forecast {
         self.lock().outlook.leave(&place.request(input, 0, self.epoch));
     }
 
-    /// Removes the inputs of a request that have guessed lengths.
+    /// Removes the inputs of a request, if they still have guessed lengths.
     fn none_is_guessed(&self, state: &mut State, place: &Place) {
         if place.is_guessed.swap(false, Relaxed) {
             self.leave(state, place);
@@ -341,7 +343,7 @@ impl Forecast {
         self.lock().busy_until = until;
     }
 
-    /// The outlook at `now`, with what runs here or elsewhere on the same device, and with the engines that share it.
+    /// The outlook at `now`, which is told how long the device is busy, and with which other engines it is shared.
     fn look_ahead<'a>(&self, state: &'a mut State, now: Instant) -> &'a mut Outlook {
         let (left, sharers) = self.seat.outlook();
         state.outlook.busy_until(state.busy_until.max(self.since_epoch(now + left)));
@@ -365,7 +367,7 @@ impl Forecast {
         self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When to retry: when all admitted requests are predicted to be done.
+    /// The time to retry after: until all admitted requests are predicted to be done.
     pub(in crate::engine) fn retry_after(&self) -> Duration {
         self.until_empty().max(SOONEST)
     }
@@ -376,7 +378,7 @@ impl Forecast {
         self.look_ahead(&mut self.lock(), now).time_left(self.since_epoch(now))
     }
 
-    /// Corrects the outlook by a request that was answered, or whose deadline passed.
+    /// Corrects the outlook by the time of a request that was answered, or whose deadline passed.
     fn learn_of(&self, place: &Place) {
         if let (Some(&Settled::Predicted { prediction, at }), Some(within)) =
             (place.settled.get(), place.terms.within)
@@ -421,7 +423,7 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// Batches of one take so long each, on a device of their own.
+    /// Batches have one input and take `batch`, on a device of their own.
     fn forecast(batch: Duration) -> Arc<Forecast> {
         forecast_on(DeviceTurns::default().join(), batch)
     }

@@ -1,13 +1,13 @@
-//! Whether a request is taken: it needs a slot for each input, room for its answers, and a chance to be in time.
+//! Decides whether a request is accepted: it needs a slot for each input, an answer in time, and room for that answer.
 //!
-//! | file | what it knows |
+//! | file | what it does |
 //! |---|---|
-//! | `admission` | slots: all that a request needs at once, or none |
-//! | `answer_room` | bytes of answers that are promised and not yet written |
-//! | `forecast` | when an answer would be there, by what waits, what runs and what batches cost |
-//! | `urgency` | deadlines and priorities |
-//! | `waiting` | how many inputs wait, and since when |
-//! | `abandoned` | the flag that cancels all that was taken |
+//! | `admission` | reserves slots: all that a request needs, or none |
+//! | `forecast` | predicts when a request will be answered, from what waits, what runs and what batches cost |
+//! | `urgency` | defines deadlines and priorities |
+//! | `answer_room` | reserves room for an answer before it is computed |
+//! | `waiting` | counts the inputs that wait for a batch, for metrics and dashboards |
+//! | `abandoned` | cancels all accepted requests, by a flag that every thread checks |
 
 pub(super) mod abandoned;
 pub(super) mod admission;

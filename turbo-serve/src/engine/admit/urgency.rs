@@ -53,7 +53,7 @@ impl From<Priority> for turbo_sched::Priority {
 }
 
 impl Urgency {
-    /// This one, or `other`'s priority where this one's is normal. Of two deadlines the earlier counts.
+    /// Both combined: the earlier deadline, and this one's priority unless it is normal, else `other`'s.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         let deadline = self.deadline.into_iter().chain(other.deadline).min();

@@ -1,4 +1,4 @@
-//! How many inputs wait for a batch, and since when the oldest does.
+//! Counts the inputs that wait for a batch, and knows since when the oldest has waited.
 //!
 //! An input counts from when it is sent to the worker until the worker takes it for a batch. The worker may be busy for
 //! as long as a batch takes, so inputs sent and not yet received are counted here, beside those that the worker
@@ -18,7 +18,7 @@ use crate::metric_names as names;
 /// Number of inputs of each priority class.
 pub(in crate::engine) type ByClass = [usize; Priority::ALL.len()];
 
-/// Counts the inputs that wait, and sets the metrics of them.
+/// Counts the inputs that wait, and sets their metrics.
 pub(in crate::engine) struct Waiting {
     state: Mutex<State>,
     all: Gauge,
@@ -29,8 +29,8 @@ pub(in crate::engine) struct Waiting {
 struct State {
     /// Inputs sent that the worker has not received.
     sent: ByClass,
-    /// Since when each of those waits, in the order of sending. The worker receives them in this order, except those
-    /// that two threads send at the same moment.
+    /// Since when each of them has waited, in the order of sending. The worker receives them in this order, except
+    /// those that two threads send at the same moment.
     sent_since: VecDeque<Instant>,
     /// Inputs that the worker has.
     held: Held,
@@ -40,7 +40,7 @@ struct State {
 #[derive(Clone, Copy, Default)]
 pub(in crate::engine) struct Held {
     inputs: ByClass,
-    /// Since when the oldest waits.
+    /// Since when the oldest has waited.
     oldest: Option<Instant>,
 }
 
@@ -90,7 +90,7 @@ impl Waiting {
         });
     }
 
-    /// Number of waiting inputs of each class, and since when the oldest waits.
+    /// Number of waiting inputs of each class, and since when the oldest has waited.
     pub(in crate::engine) fn look(&self) -> (ByClass, Option<Instant>) {
         let state = self.lock();
         (state.inputs(), earlier(state.sent_since.iter().min().copied(), state.held.oldest))

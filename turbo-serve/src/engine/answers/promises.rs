@@ -2,7 +2,8 @@
 //!
 //! In: jobs, and the keys of their answers. Out: for the first job of a key a [`Promise`], which it carries to the
 //! worker; later jobs of that key wait here for its answer. A later job that is more urgent does not wait, unless the
-//! first one's batch has begun: it is computed in its own turn, and once it is admitted the others wait for it instead.
+//! first job's batch has begun: it is computed in its own turn, and once it is admitted the others wait for it instead.
+//!
 //! A promise that is dropped with its job (its batch failed, or its client went before other jobs came) is broken: the
 //! jobs that waited for it are submitted without a promise, so that none fails twice because of another.
 
@@ -28,14 +29,14 @@ pub(in crate::engine) struct Promises {
     forecast: Arc<Forecast>,
 }
 
-/// An answer that is promised, and its waiting jobs.
+/// A promised answer, and the jobs that wait for it.
 struct Awaited {
     /// The job that the others wait for, and its place.
     by: RequestId,
     place: Arc<Place>,
     /// Whether its batch has begun.
     has_begun: bool,
-    /// The jobs that wait for it.
+    /// The jobs that wait.
     jobs: Vec<Job>,
 }
 
@@ -46,7 +47,7 @@ impl Awaited {
     }
 }
 
-/// What becomes of a job.
+/// What happens to a job.
 pub(in crate::engine) enum Asked {
     /// Its rows are in the cache.
     Known(Job, Arc<[f32]>),
@@ -114,7 +115,7 @@ impl Promises {
     }
 }
 
-/// Says that an answer is being computed. It is kept with the answer, or broken when dropped.
+/// Stands for an answer that is being computed. It is kept when the answer is there, or broken when dropped before.
 pub(in crate::engine) struct Promise {
     key: Key,
     /// The job that carries it.
@@ -130,8 +131,8 @@ impl Promise {
         self.look(waits).unwrap_or_default()
     }
 
-    /// Records that its job is admitted, with this place: if it is the most urgent, the others now wait for it. They do
-    /// not before that, since a rejected job is not computed.
+    /// Records that its job is admitted, with this place: if it is the most urgent, the others wait for it from now on.
+    /// They did not before, since a rejected job is not computed.
     pub(super) fn is_let_in(&self, place: &Arc<Place>) {
         let Some(promises) = &self.to else { return };
         if let Some(awaited) = promises.lock().get_mut(&self.key)
@@ -146,9 +147,9 @@ impl Promise {
         self.look(|awaited| awaited.has_begun = true);
     }
 
-    /// Fails the waiting jobs whose deadline has passed at `now`, and drops those whose client no longer waits. While
-    /// nothing is promised to the job that they wait for, what the server promises is no deadline of theirs: they get
-    /// its answer.
+    /// Fails the waiting jobs whose deadline has passed at `now`, and drops those whose client no longer waits. If the
+    /// job that they wait for has no deadline, the server's promise does not expire them either: they get its answer.
+    /// A client's own deadline always counts.
     pub(in crate::engine) fn expire(&self, now: Instant) {
         self.look(|Awaited { place, jobs, .. }| {
             let is_promised = place.expires().is_some();
@@ -166,12 +167,12 @@ impl Promise {
         self.to.as_ref()?.lock().get_mut(&self.key).filter(|awaited| awaited.by == self.by).map(at)
     }
 
-    /// The key of what is promised.
+    /// The key of the promised answer.
     pub(in crate::engine) fn key(&self) -> Key {
         self.key
     }
 
-    /// Answers the waiting jobs with `values` that were found behind memory, and holds these in memory.
+    /// Answers the waiting jobs with `values`, which were found behind memory, and holds these in memory, too.
     pub(in crate::engine) fn keep_found(mut self, values: &[f32]) {
         let Some(promises) = self.to.take() else { return };
         // `None` if they are too large for it.
@@ -239,7 +240,7 @@ mod tests {
         let told = hurried.2.blocking_recv().unwrap();
         assert!(matches!(told, Err(EngineError::TooLate { .. })), "{told:?}");
         drop((hurried.1, _first_inside));
-        // 8 s for what runs, and one for the one that waits
+        // 8 s for the running batch, and one for the job that waits
         assert!(forecast.retry_after() > Duration::from_millis(8500), "{:?}", forecast.retry_after());
     }
 

@@ -3,7 +3,7 @@
 //! In: all encoded inputs of a request, on the thread that encoded the last of them. Out: inputs whose rows are in
 //! memory are answered at once; those that are being computed for another request wait for that; the rest goes to the
 //! worker together, if it is predicted to be done in time. Where answers are also kept behind memory, another thread
-//! looks there first. So a known input takes no place in a batch, and waits for none.
+//! looks for the rest there first. So a known input takes no place in a batch, and waits for none.
 
 use std::{sync::Arc, time::Instant};
 
@@ -29,7 +29,7 @@ pub(in crate::engine) struct Recall {
     metrics: Arc<RecallMetrics>,
 }
 
-/// The cached answers of one model, and the promised ones.
+/// The cached answers of one model, and its promised ones.
 pub(in crate::engine) struct Known {
     scope: Scope,
     rows: RowLens,
@@ -39,7 +39,7 @@ pub(in crate::engine) struct Known {
 }
 
 impl Recall {
-    /// Without `known` answers everything is computed. `label` tells the metrics of several engines apart.
+    /// Without `known` answers, every input is computed. `label` tells the metrics of several engines apart.
     pub(in crate::engine) fn new(
         known: Option<Known>,
         inbox: Inbox,
@@ -104,8 +104,8 @@ fn compute(
 }
 
 impl Known {
-    /// The answers that `cache` has of a model with these rows; those behind memory only where its `fingerprint` is
-    /// known. Jobs of a broken promise are sent to `inbox` if `forecast` admits them.
+    /// The answers that `cache` has of a model with these rows. Those behind memory are used only if the model's
+    /// `fingerprint` is known. Jobs of a broken promise are sent to `inbox` if `forecast` admits them.
     pub(in crate::engine) fn new(
         cache: ResponseCache,
         fingerprint: Option<&str>,
@@ -174,8 +174,8 @@ impl Known {
         rows * row_len.unwrap_or(0)
     }
 
-    /// The key over all that the rows of `job` depend on, and nothing else: token types of 0 count as none, and the
-    /// selection counts only where selected rows are wanted.
+    /// The key over everything that the rows of `job` depend on, and nothing else: token types of 0 count as none, and
+    /// the selection counts only where selected rows are wanted.
     fn key(&self, job: &Job) -> Key {
         let Encoded { input_ids, token_type_ids, selected } = &job.encoded;
         let types: &[u32] = if token_type_ids.iter().all(|&id| id == 0) { &[] } else { token_type_ids };

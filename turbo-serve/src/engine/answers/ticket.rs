@@ -23,7 +23,7 @@ pub(in crate::engine) struct Answer {
 /// The channel back to a client, for the results of all inputs of its request, in their order, or the first error.
 ///
 /// It holds the slots of the request and releases them before it sends the answer: a client that sends its next request
-/// on receiving it must find them free. If it is dropped unanswered, the receiver gets a closed channel.
+/// as soon as it has the answer must find them free. If it is dropped unanswered, the receiver gets a closed channel.
 #[derive(Debug)]
 pub(in crate::engine) struct Reply<T>(Option<(Sender<T>, OwnedSemaphorePermit)>);
 
@@ -58,7 +58,7 @@ impl<T> Reply<T> {
     }
 }
 
-/// A request that was admitted and is to be computed; its inputs share it.
+/// An admitted request that is to be computed; its inputs share it.
 #[derive(Debug)]
 pub(in crate::engine) struct Ticket {
     pub place: Arc<Place>,
@@ -128,7 +128,7 @@ impl Ticket {
         self.lock().reply.is_withdrawn()
     }
 
-    /// Whether an answer was sent, be it an error.
+    /// Whether an answer, or an error, was sent.
     pub(in crate::engine) fn is_answered(&self) -> bool {
         self.lock().reply.is_answered()
     }

@@ -1,11 +1,11 @@
-//! How long before a batch is done the next one is submitted.
+//! The lead: how long before a batch is done the next one is submitted.
 //!
-//! Too late, and the device waits; too early, and later arrivals wait for the batch after that. So it is twice the time
-//! that submitting takes.
+//! If the lead is too short, the device waits. If it is too long, requests that arrive after the submission wait for
+//! the batch after next. So it is twice the time that submitting takes.
 
 use std::time::Duration;
 
-/// The least lead: the error of predictions.
+/// The least lead, for the error of predictions.
 const LEAST: Duration = Duration::from_micros(200);
 
 /// How long submitting a batch takes, as measured.
@@ -20,7 +20,7 @@ impl Lead {
         self.submitting = took.max(self.submitting - self.submitting / 8);
     }
 
-    /// How long before the runner is predicted to be idle the next batch is submitted.
+    /// The lead: how long before the runner is predicted to be idle the next batch is submitted.
     pub(in crate::engine) fn time(&self) -> Duration {
         (self.submitting * 2).max(LEAST)
     }

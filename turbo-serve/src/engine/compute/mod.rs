@@ -1,11 +1,11 @@
-//! The thread that computes, and what feeds it.
+//! The worker thread, the queue in front of it, and its turns on the device.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `queue` | the channel of jobs, and the batcher behind it |
-//! | `worker` | takes batches and runs them, one after the other |
-//! | `lead` | how early the next batch is handed to a GPU |
-//! | `turns` | engines that share a device take turns |
+//! | `queue` | receives inputs on a channel, and forms batches of them with the batcher of turbo-sched |
+//! | `worker` | submits batches to the runner, polls them, and answers with their rows |
+//! | `lead` | determines how long before a batch is done the next one is submitted |
+//! | `turns` | lets engines that share a device take turns |
 
 pub(super) mod lead;
 pub(super) mod queue;

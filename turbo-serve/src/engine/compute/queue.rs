@@ -36,7 +36,7 @@ pub(in crate::engine) struct Job {
     pub input: usize,
     pub encoded: Encoded,
     pub encoded_at: Instant,
-    /// The promise that it carries, where other requests may wait for its answer.
+    /// The promise that it carries, if other requests may wait for its answer.
     pub promise: Option<Promise>,
 }
 
@@ -64,7 +64,7 @@ impl Job {
         self.encoded.input_ids.len()
     }
 
-    /// How many values answer it, of a model whose rows have these lengths.
+    /// The number of values that answer it, for a model whose rows have these lengths.
     pub(in crate::engine) fn values(&self, lens: RowLens) -> usize {
         let (rows, len) = match self.rows() {
             Rows::Pooled => (1, lens.pooled),
@@ -137,7 +137,7 @@ enum Message {
     Stop,
     /// Check whether the waiting jobs are still to be computed.
     Wake,
-    /// No new requests are taken: do not wait for them.
+    /// New requests are no longer accepted: do not wait for them.
     Hurry,
 }
 
@@ -167,7 +167,7 @@ impl Inbox {
         drop(self.sender.send(Message::Stop));
     }
 
-    /// Tells the worker that what waits is not to wait for new requests.
+    /// Tells the worker not to hold waiting jobs back for new requests.
     pub(in crate::engine) fn hurry(&self) {
         // Fails only if the worker has ended already.
         drop(self.sender.send(Message::Hurry));
@@ -241,7 +241,7 @@ impl Queue {
         }
     }
 
-    /// Decides what a runner that is free for a batch does now. Does not block.
+    /// Decides what a runner that can take a batch does now; the batch's jobs are appended to `into`. Does not block.
     pub(in crate::engine) fn next(&mut self, into: &mut Vec<Job>) -> Next {
         self.take_in();
         self.withdraw();
@@ -280,7 +280,7 @@ impl Queue {
         }
     }
 
-    /// No more jobs will arrive: those that are there wait for no others.
+    /// No more jobs will arrive, so the waiting ones are not held back for others.
     fn ends(&mut self) {
         self.stopping = true;
         self.batcher.hurry();
@@ -296,7 +296,7 @@ impl Queue {
         match self.outbox.receiver.recv_timeout(time) {
             Ok(message) => self.accept(message),
             Err(RecvTimeoutError::Timeout) => {}
-            // Whoever knew it before waits for a running batch, not for jobs.
+            // A worker that is stopping already waits for a running batch, not for jobs.
             Err(RecvTimeoutError::Disconnected) if self.stopping => std::thread::sleep(time),
             Err(RecvTimeoutError::Disconnected) => self.ends(),
         }
@@ -396,7 +396,7 @@ impl Queue {
 }
 
 /// Ends a job that will not be computed: fails it when all are abandoned, else counts its client as gone. A client that
-/// was answered has not gone: another input of its request failed.
+/// was answered has not gone: another input of its request failed, or its deadline passed.
 fn give_up(job: &Job, abandoned: bool, metrics: &QueueMetrics) {
     if abandoned {
         job.ticket.fail(EngineError::Stopping);

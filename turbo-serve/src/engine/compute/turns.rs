@@ -1,8 +1,8 @@
 //! A device that several engines share: their workers wait here for their turns.
 //!
-//! [`Turns`] of turbo-sched decides which engine is next; here are the lock, the waiting and the clock. A turn lasts
-//! from submitting a batch until it is done. The device's busy time is charged to the engine that has it, once: turns
-//! of one seat may overlap, since its next batch is submitted behind the running one.
+//! [`Turns`] of turbo-sched decides which engine is next; this module adds the lock, the waiting and the clock. A turn
+//! lasts from submitting a batch until it is done. The device's busy time is charged to the engine that has it, and
+//! only once where turns of one seat overlap: its next batch is submitted behind the running one.
 
 use std::{
     fmt,
@@ -26,14 +26,14 @@ struct Shared {
 #[derive(Default)]
 struct State {
     turns: Turns,
-    /// Until when the device's busy time is charged; `None` while it is free.
+    /// The time up to which the device's busy time has been charged; `None` while it is free.
     busy_since: Option<Instant>,
     /// When the device is predicted to be free; `None` while that is not reported.
     busy_until: Option<Instant>,
 }
 
-/// One engine's place among those that share a device; clones are handles to the same. It does not delay the others
-/// while it asks for no turn.
+/// One engine's place among those that share a device; clones are handles to the same seat. It does not delay the
+/// others while it asks for no turn.
 #[derive(Clone)]
 pub struct Seat(Arc<Place>);
 
@@ -58,7 +58,7 @@ impl DeviceTurns {
 }
 
 impl Seat {
-    /// Waits for a turn: until the other engines' turns are over, and those that have used the device less have gone
+    /// Waits for a turn: until the other engines' turns are over, and engines that have used the device less have gone
     /// first.
     pub fn take(&self) -> Turn {
         let Place { device, member } = &*self.0;
@@ -70,7 +70,7 @@ impl Seat {
         self.begin(state)
     }
 
-    /// A turn, if it can begin now; behind one of the same seat only while no other seat waits.
+    /// A turn, if it can begin now. It can begin behind a turn of the same seat only while no other seat waits.
     #[must_use]
     pub fn try_take(&self) -> Option<Turn> {
         let Place { device, member } = &*self.0;

@@ -1,15 +1,15 @@
-//! The thread that computes: it owns the runner, the batcher and the waiting jobs of a model. What it shares with other
-//! threads, such as the forecast and the health, is small and locked only briefly.
+//! The thread that computes: it owns the runner, the batcher and the waiting jobs. State that it shares with other
+//! threads is locked only briefly.
 //!
 //! Where the runner's device computes asynchronously, the next batch is formed and submitted while one runs, shortly
-//! before that one is predicted to be done: so the device does not wait, and the batch includes what has arrived until
-//! then.
+//! before that one is predicted to be done. So the device does not wait, and the next batch includes the jobs that have
+//! arrived until then.
 //!
 //! Engines that share a device take turns, batch by batch.
 //!
-//! A batch that fails fails its own requests only. A batch that no client waits for is cancelled at its next layer.
-//! After a panic the runner's state is not trusted: its batches fail, and it is rebuilt. Where the rebuild fails it is
-//! retried when a request arrives, and after a pause without one. Where the device is lost, all batches fail at once.
+//! A failed batch fails only its own requests. A batch that no client waits for is cancelled at its next layer. After a
+//! panic the runner's state is not trusted: its batches fail, and it is rebuilt. A failed rebuild is retried when a
+//! request arrives, and after a pause without one. Once the device is lost, all batches fail at once.
 
 use std::{
     any::Any,
@@ -39,8 +39,8 @@ use crate::engine::{
 /// How long the worker waits for new requests between two polls of a running batch.
 const POLL_EVERY: Duration = Duration::from_micros(50);
 
-/// First and longest pause before a failed rebuild is retried without a request. It doubles each time, since an attempt
-/// keeps other models from planning their memory; it is never shorter than the attempt took.
+/// The first and the longest pause before a failed rebuild is retried without a request. The pause doubles each time,
+/// since an attempt keeps other models from planning their memory; it is never shorter than the attempt took.
 const PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
 
 pub(in crate::engine) struct Worker {
@@ -69,7 +69,7 @@ pub(in crate::engine) struct Worker {
     pub seat: Seat,
     pub lead: Lead,
     pub memory: MemoryMetrics,
-    /// Whether planning has panicked: then it is not asked for again, since each panic costs a rebuild.
+    /// Whether planning has panicked: then no further plan is read, since each panic costs a rebuild.
     pub plans_panic: bool,
 }
 
@@ -140,8 +140,8 @@ impl Worker {
         }
     }
 
-    /// Runs the next batch where the last rebuild failed. It retries the rebuild first, which takes long, so it takes
-    /// its turn on the device after that.
+    /// Runs the next batch after a failed rebuild. It retries the rebuild first; as that takes long, it takes its turn
+    /// on the device afterwards.
     fn try_again(&mut self) {
         let mut jobs = Vec::new();
         match self.queue.next(&mut jobs) {
@@ -157,7 +157,7 @@ impl Worker {
         }
     }
 
-    /// A turn on the device, where the runner should get another batch now. While the runner is idle this waits for the
+    /// A turn on the device, if the runner should get another batch now. While the runner is idle this waits for the
     /// device; jobs that arrive meanwhile can still join the batch.
     fn turn(&self) -> Option<Turn> {
         match self.flights.is_empty() {
@@ -266,7 +266,7 @@ impl Worker {
         })
     }
 
-    /// Takes what a batch cost, which was done at `now`, into predictions and metrics.
+    /// Updates predictions and metrics with the cost of a batch that was done at `now`.
     fn learn(&mut self, flight: &Flight, now: Instant) -> Result<(), Failure> {
         let (candidate, inference) = (&flight.candidate, flight.took(now));
         self.observe(flight, inference);
@@ -289,7 +289,7 @@ impl Worker {
         self.observer.ran(Ran { candidate, waiting: *waiting, predicted: *predicted, took, inputs });
     }
 
-    /// Reports costs and memory plans to the observer, if it was read since the last report. That takes time.
+    /// Reports costs and memory plans to the observer, if it was read since the last report: reporting takes time.
     fn tell_observer(&mut self) {
         let Self { observer, queue, runner, .. } = self;
         if observer.is_looked_at() && runner.is_some() {
@@ -387,8 +387,8 @@ enum Failure {
     Panicked(String),
 }
 
-/// Does `work` with the runner, and catches its panic. Only the runner's state can be broken by that, and it is
-/// rebuilt.
+/// Does `work` with the runner, and catches a panic. Only the runner's state can be broken by a panic, and the runner
+/// is rebuilt after it.
 ///
 /// # Panics
 /// If there is no runner.
@@ -407,7 +407,7 @@ fn fail(jobs: Vec<Job>, why: &str) {
     jobs.into_iter().for_each(|job| job.ticket.fail(EngineError::Backend(why.to_owned())));
 }
 
-/// Answers the requests of the runner's oldest batch, which took `inference`, with its rows, of these lengths.
+/// Answers the requests of the runner's oldest batch, which took `inference`, with its rows; `rows` are their lengths.
 ///
 /// # Errors
 /// Those of the runner; too few or too many values for an input.

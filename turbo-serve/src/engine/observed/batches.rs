@@ -16,13 +16,13 @@ const PLANNED_AT_ONCE: usize = 24;
 /// A batch that was computed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
-    /// Its number in its engine, from 0; batches that were not recorded are not counted.
+    /// Its number in its engine, from 0. Batches that were not recorded are not counted.
     pub number: u64,
     /// When it was done.
     pub done: Duration,
-    /// Tokens of its sequences, in the order in which they lay in it: the first [`SEQUENCES`] of them.
+    /// Tokens of each of its first [`SEQUENCES`] sequences, in their order in the batch.
     pub seq_lens: Vec<u32>,
-    /// What it held.
+    /// Its size: inputs, tokens, and the longest sequence.
     pub candidate: Candidate,
     /// Inputs that waited when it was formed, its own among them.
     pub waiting: usize,
@@ -47,13 +47,13 @@ pub struct BatchSecond {
     pub tokens: u64,
     /// Their tokens if each input were padded to the longest of its batch.
     pub padded_tokens: u64,
-    /// The time that they took; all of a batch's time counts in the second in which it ended.
+    /// The time that they took; all of a batch's time counts in the second in which the batch ended.
     pub took: Duration,
     /// Most inputs that waited when a batch was formed.
     pub most_waiting: usize,
-    /// The batch with most tokens, as the layout counts them.
+    /// The batch with the most tokens, as the layout counts them.
     pub largest: Candidate,
-    /// Bytes of activations that were planned for that batch; `None` until that is read.
+    /// Bytes of activations that were planned for that batch; `None` until the plan is read.
     pub planned_bytes: Option<usize>,
 }
 

@@ -46,9 +46,9 @@ pub struct Line {
 /// A batch that was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeasuredBatch {
-    /// What it held.
+    /// Its size.
     pub candidate: Candidate,
-    /// What it took.
+    /// The time that it took.
     pub took: Duration,
 }
 
@@ -131,7 +131,7 @@ fn alike(seq_len: u32, batch_size: usize) -> Candidate {
     }
 }
 
-/// 1 to `most`, each about half as large again as the one before but one, and `most` itself.
+/// The rounded powers of √2 below `most`, each once, and `most` itself.
 fn steps(most: usize) -> Vec<usize> {
     let powers = (0..).map(|n| 2_f64.powf(f64::from(n) / 2.0).round() as usize);
     let mut steps: Vec<usize> = powers.take_while(|&step| step < most).collect();

@@ -26,7 +26,7 @@ pub struct Latencies {
     pub intervals: Vec<(Duration, Percentiles)>,
 }
 
-/// Times within which this many of a hundred answers came.
+/// The times within which 50, 90 and 99 of a hundred answers came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Percentiles {
     /// 50 of 100.
@@ -52,7 +52,7 @@ impl Recorder {
         Self { known, current: 0, told: VecDeque::with_capacity(TOLD) }
     }
 
-    /// Records `inputs` answers that took this long each. Allocates nothing.
+    /// Records `inputs` answers, each of which took `took`. Allocates nothing.
     pub(super) fn record(&mut self, now: Duration, inputs: u64, took: Duration) {
         let interval = interval(now);
         self.close_before(interval);
@@ -76,15 +76,15 @@ impl Recorder {
         Latencies { inputs: minute.len(), minute: percentiles(&minute), intervals }
     }
 
-    /// Computes the percentiles of past intervals that lack them, and clears the slot of `current`. That is slow for an
-    /// answer's path, but happens once in an interval.
+    /// Computes the percentiles of past intervals that lack them, and clears the slot of `current`. This is slow for
+    /// the path of an answer, but happens once in an interval.
     fn close_before(&mut self, current: u64) {
         if current == self.current {
             return;
         }
         self.current = current;
         let told_until = self.told.back().map(|(began, _)| interval(*began));
-        // oldest first, whose slot is the one of `current`
+        // oldest first: its slot is the one of `current`
         for age in (1..=KNOWN).rev() {
             let Some(of) = current.checked_sub(age) else { continue };
             let (slot, histogram) = &self.known[(of % KNOWN) as usize];

@@ -1,14 +1,23 @@
 //! Recent activity of an engine, recorded for dashboards.
 //!
 //! ```text
-//! worker ────────────▶ batches, by the second, costs    it never waits: what ends during a read is not recorded
-//! tokenizer threads ─▶ cache hits, by the second ┐
-//! request futures ───▶ latencies of a minute ────┴────▶ Observed
+//! worker ────────────▶ batches, their sums by the second, costs ─┐
+//! tokenizer threads ─▶ cache hits by the second ─────────────────┼─▶ Observed, one per read
+//! request futures ───▶ latencies, answers and misses ────────────┘
 //! ```
 //!
-//! All memory is taken at start. What the metrics count is counted here too, at the same places, so that both agree
-//! until a model is loaded again: the metrics of its name go on counting. What takes time (evaluating costs, planning
-//! memory) is done only after a read.
+//! | file | what it keeps |
+//! |---|---|
+//! | `batches` | the last batches, and the sums of each second's batches |
+//! | `costs` | what batches cost, as a table of lengths by batch sizes |
+//! | `requests` | where answers came from, how long they took, and which were not in time |
+//! | `latencies` | percentiles of the last minute, and of the intervals before |
+//! | `seconds` | a value for each of the last seconds |
+//!
+//! Recording takes no memory beyond what is allocated at start. The worker never waits: a batch that ends during a read
+//! is not recorded, only counted. What the metrics count is counted here too, in the same places, so that both agree
+//! until a model is loaded again: the metrics of its name go on counting. Slow work (evaluating costs, planning memory)
+//! is done only after a read.
 
 mod batches;
 mod costs;
@@ -45,11 +54,11 @@ use super::{HeldBytes, Priority, admit::waiting::Waiting};
 /// Recent activity of an engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observed {
-    /// When the engine began. Another time means another engine.
+    /// When the engine started. Another time means another engine.
     pub began: SystemTime,
-    /// Time since then; all times below are counted like it.
+    /// Time since then; all times below are counted from then, too.
     pub now: Duration,
-    /// What was counted since it began.
+    /// What was counted since the engine started.
     pub totals: Totals,
     /// Inputs that wait for their batch.
     pub waiting: usize,
@@ -78,7 +87,7 @@ pub struct Observed {
 /// Bytes of a model on its device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Bytes of the plan of the largest batch, which are reserved.
+    /// Bytes of the largest batch's plan, which are reserved.
     pub largest_planned: usize,
     /// Bytes of the plan of a recent batch, read once a second at most; 0 before the first.
     pub last_planned: usize,
@@ -86,16 +95,16 @@ pub struct Memory {
     pub held: HeldBytes,
 }
 
-/// Totals that the metrics of the same meaning count, too.
+/// Totals, each of which a metric counts, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Batches that were formed for the model.
     pub batches: u64,
-    /// Inputs of those.
+    /// Inputs of those batches.
     pub inputs: u64,
-    /// Tokens of those.
+    /// Tokens of those batches.
     pub tokens: u64,
-    /// Tokens of those if each input were padded to the longest of its batch.
+    /// Tokens of those batches if each input were padded to the longest of its batch.
     pub padded_tokens: u64,
     /// Inputs that were answered.
     pub answered: u64,
@@ -130,7 +139,7 @@ struct Counted {
     padded_tokens: AtomicU64,
 }
 
-/// What the worker records under a lock, if it need not wait for that.
+/// What the worker records under a lock, if it need not wait for the lock.
 #[derive(Default)]
 struct Worked {
     batches: Batches,
@@ -149,7 +158,7 @@ pub(super) struct Ran<'a, I> {
 }
 
 impl Observer {
-    /// Times are counted from `epoch`, which is now. Waiting inputs are read from `waiting`.
+    /// Counts times from `epoch`, which is now, and reads the waiting inputs from `waiting`.
     pub(super) fn new(epoch: Instant, layout: Layout, waiting: Arc<Waiting>) -> Self {
         Self {
             epoch,
@@ -165,7 +174,7 @@ impl Observer {
         }
     }
 
-    /// Records the costs of a model that is warm, the limits of its batches, and the batches that were `measured`.
+    /// Records the costs of a warm model, the limits of its batches, and the batches that were `measured`.
     pub(super) fn begins(
         &self,
         costs: &CostModel,

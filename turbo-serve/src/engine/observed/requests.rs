@@ -13,13 +13,13 @@ use crate::{
 pub(crate) enum Origin {
     /// It is cached in this tier.
     Kept(Tier),
-    /// It is being computed for another input.
+    /// It is being computed for another input already.
     Others,
     /// It has to be computed, though there is a cache.
     Nowhere,
 }
 
-/// How many answers came from where, with a cache.
+/// The numbers of answers by where they came from, for engines with a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origins {
     /// They were kept in memory.
@@ -60,7 +60,7 @@ pub(crate) enum Miss {
     Late,
 }
 
-/// How many requests had no answer in time, by why.
+/// The numbers of requests that had no answer in time, by the reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Misses {
     /// They were rejected for want of slots.

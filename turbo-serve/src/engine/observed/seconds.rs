@@ -7,7 +7,7 @@ pub const SECONDS: u64 = 180;
 pub(super) struct Seconds<T>(Box<[Option<(u64, T)>]>);
 
 impl<T: Copy + Default> Seconds<T> {
-    /// The value of this second. Seconds should ascend; one that is older than what its slot holds gets that value.
+    /// The value of this second. Seconds should ascend; one that is older than its slot's gets the value there.
     pub(super) fn at(&mut self, second: u64) -> &mut T {
         let slot = &mut self.0[(second % SECONDS) as usize];
         if slot.is_none_or(|(of, _)| of < second) {

@@ -1,8 +1,8 @@
 //! How many tokens a batch may have: a number, or what this machine computes in a given time.
 //!
-//! In: measured costs and a time. Out: tokens. A request that arrives while a batch runs waits for its end, so a
-//! needlessly large batch costs latency. On a CPU it gains nothing: a product of some forty rows is already as fast per
-//! row as any. So the default is a time, and a slow machine forms smaller batches than a fast one.
+//! In: measured costs and a time. Out: a number of tokens. A request that arrives while a batch runs waits for the end
+//! of that batch, so a needlessly large batch costs latency. On a CPU it gains nothing: a product of some forty rows is
+//! already as fast per row as any. So the default is a time, and a slow machine forms smaller batches than a fast one.
 
 use std::{ops::Range, time::Duration};
 
@@ -46,17 +46,17 @@ impl Default for BatchTokens {
     }
 }
 
-/// The most tokens, up to `most`, of a batch that is predicted to take no longer than `limit`, made of inputs as long
-/// as they may be: the most expensive ones for their tokens. The limit is at least twice the time of a single token, or
-/// else most of the time would go to the fixed cost of batches.
+/// The most tokens, up to `most`, of a batch that is predicted to take no longer than `limit`. The batch is made of
+/// inputs as long as they may be, which cost the most per token. The limit is raised to at least twice the time of a
+/// single token, or else most of the time would go to the fixed cost of batches.
 pub(super) fn tokens_within(costs: &CostModel, limit: Duration, max_seq_len: usize, most: usize) -> usize {
     let time = |tokens: usize| costs.cost(&longest_of(tokens, max_seq_len)).as_duration();
     let limit = limit.max(time(1).saturating_mul(2));
     largest_of(1..most + 1, |tokens| time(tokens) <= limit)
 }
 
-/// The most tokens, up to `most`, of a batch whose `footprint` in bytes is within `free`, made of inputs as long as
-/// they may be; at least those of one such input.
+/// The most tokens, up to `most`, of a batch whose `footprint` in bytes is within `free`. The batch is made of inputs
+/// as long as they may be; the result is at least the tokens of one such input.
 pub(super) fn tokens_in_memory(
     mut footprint: impl FnMut(&Candidate) -> usize,
     free: u64,

@@ -1,9 +1,9 @@
 //! Measured costs on disk: a restarted server begins with the costs of its last run.
 //!
-//! In: a folder, and everything that a batch's cost depends on. Out: one small JSON file per such [`CostKey`], written
-//! aside and renamed: a reader sees a whole file or none, and servers that share a folder never wait for each other;
-//! the last write wins. No error here stops a server: costs that cannot be read are measured again, those that cannot
-//! be written are lost, and the log says so.
+//! In: a folder, and everything that a batch's cost depends on (a [`CostKey`]). Out: one small JSON file per key,
+//! written aside and renamed. So a reader sees a whole file or none, and servers that share a folder never wait for
+//! each other; the last write wins. No error here stops a server: costs that cannot be read are measured again, costs
+//! that cannot be written are lost, and the log says so.
 
 use std::{
     fs, io,
@@ -243,7 +243,7 @@ mod tests {
         std::iter::repeat_n(len, size).collect()
     }
 
-    /// Costs of a machine that takes so many seconds per token.
+    /// Costs of a machine that takes `per_token` seconds per token.
     fn costs(layout: Layout, per_token: f64) -> CostModel {
         let sizes = [(8, 1), (8, 16), (128, 1), (128, 8)];
         let cost = |len: u32, size: usize| BatchTotal(1e-3 + per_token * f64::from(len) * size as f64);

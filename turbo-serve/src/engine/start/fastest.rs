@@ -1,11 +1,11 @@
-//! How long a batch takes: the fastest of a few runs, since other work of the machine slows down the rest.
+//! How long a batch takes: the fastest of a few runs, since other work of the machine slows some of them down.
 
 use std::time::Duration;
 
 /// Most runs of one batch.
 pub(super) const RUNS: usize = 3;
 
-/// A batch that took this long is not run again: disturbances are short against it.
+/// A batch that took this long is not run again: disturbances are short in comparison.
 pub const LONG_RUN: Duration = Duration::from_millis(100);
 
 /// The least time that `run` returns: of three calls, or of fewer where one took [`LONG_RUN`].

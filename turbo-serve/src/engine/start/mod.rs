@@ -1,12 +1,13 @@
-//! Before the first request: what batches cost here, and how large they may be.
+//! Before the first request: measures what batches cost on this machine, and decides how large they may be.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `warm_up` | runs batches and measures them |
-//! | `cost_cache` | keeps what was measured on disk |
-//! | `fastest` | times a run, without what else the machine does |
-//! | `batch_tokens` | tokens of a batch: given, or by time and memory |
-//! | `resident`, `reserved` | memory that is held, free, or promised |
+//! | `warm_up` | runs batches of many sizes, and derives the cost model and the largest batch |
+//! | `fastest` | times one batch: the fastest of a few runs |
+//! | `cost_cache` | keeps measured costs on disk between runs |
+//! | `batch_tokens` | determines the tokens of a batch: a given number, or by time and memory |
+//! | `resident` | reads how much memory this process holds, and how much more it may take |
+//! | `reserved` | counts the memory that models have reserved and not touched yet |
 
 pub(super) mod batch_tokens;
 pub(super) mod cost_cache;

@@ -1,8 +1,8 @@
 //! Memory that models of this process have reserved and not touched yet: the system still counts it as free.
 //!
 //! In: what each model reserves, and how much of that its batches have used. Out: the bytes that another model must not
-//! count on. A device with its own memory allocates at once what is reserved. There, too, no other model may read the
-//! free memory between this model's reading and its reservation ([`planning`]).
+//! count on. A device with its own memory allocates reserved memory at once. But there, too, no other model may read
+//! the free memory between this model's reading and its reservation ([`planning`]).
 
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
@@ -28,9 +28,9 @@ static OF_THE_PROCESS: Ledger = Ledger(AtomicU64::new(0));
 pub(in crate::engine) struct Reserved {
     ledger: &'static Ledger,
     bytes: u64,
-    /// The largest share of them that a batch has used.
+    /// The largest share of these bytes that a batch has used.
     touched: f64,
-    /// Bytes that it has entered in the ledger: those not touched.
+    /// Bytes entered in the ledger: those not touched.
     entered: u64,
 }
 

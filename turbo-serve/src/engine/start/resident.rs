@@ -1,4 +1,4 @@
-//! Memory that this process holds, and how much more it may take.
+//! The memory that this process holds, and how much more it may take.
 
 use std::{fs, path::Path};
 
@@ -48,14 +48,14 @@ const V1: Names = Names {
     of_files: ["total_active_file", "total_inactive_file"],
 };
 
-/// The least number of bytes left in the control groups that `groups`, the text of `/proc/self/cgroup`, names, and in
-/// those around them; `root` is where they are mounted. `None` where none has a limit.
+/// The least number of bytes left in any of the control groups that `groups`, the text of `/proc/self/cgroup`, names,
+/// and in those around them; `root` is where they are mounted. `None` where none has a limit.
 fn left_in_groups(root: &Path, groups: &str) -> Option<u64> {
     groups.lines().filter_map(|line| left_around(root, line)).min()
 }
 
-/// The same for one line, `0::/path` (v2) or `4:memory:/path` (v1). In a container the path may be the host's. Of that,
-/// only the container's own group is mounted, as if it were the outermost.
+/// The same for one line, `0::/path` (v2) or `4:memory:/path` (v1). In a container the path may be the host's; of that
+/// path only the container's own group is mounted, as if it were the outermost.
 fn left_around(root: &Path, line: &str) -> Option<u64> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (controllers, path) = (fields.next()?, fields.next()?);
@@ -74,8 +74,8 @@ fn left_in_group(group: &Path, names: &Names) -> Option<u64> {
     left_of(&read(&group.join(names.limit))?, &read(&group.join(names.used))?, &stat, &names.of_files)
 }
 
-/// Bytes left by the texts of a control group's files. `limit` is `max` for one of v2 without a limit; `stat` has a
-/// line like `active_file 12345` for each kind of memory in `used`.
+/// Bytes left according to the texts of a control group's files. `limit` is `max` for a v2 group without a limit;
+/// `stat` has a line like `active_file 12345` for each kind of memory in `used`.
 fn left_of(limit: &str, used: &str, stat: &str, of_files: &[&str]) -> Option<u64> {
     let bytes = |text: &str| text.trim().parse::<u64>().ok();
     let of_file = |line: &str| match line.split_once(' ')? {

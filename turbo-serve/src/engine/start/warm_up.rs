@@ -1,9 +1,9 @@
 //! What batches cost on this machine, measured before the first request.
 //!
-//! In: a runner with memory for one input, a time budget. Out: the cost model that the batcher decides with, how large
-//! batches may become, and the runner with memory for them. A sparse grid of lengths and batch sizes is run from the
-//! smallest batch to the largest; batches that the budget does not reach are extrapolated, and traffic corrects their
-//! costs later. Where an earlier run has kept its costs, a few batches are run to check whether they still hold.
+//! In: a runner with memory for one input, and a time budget. Out: the cost model that the batcher decides with, how
+//! large batches may become, and the runner with memory for them. A sparse grid of lengths and batch sizes is run, from
+//! the smallest batch to the largest. The costs of batches that the budget does not reach are extrapolated, and traffic
+//! corrects them later. If an earlier run has kept its costs, a few batches are run to check whether they still hold.
 
 use std::time::{Duration, Instant};
 
@@ -20,15 +20,15 @@ use crate::engine::{
     runner::{Progress, Runner, Sequence},
 };
 
-/// Lengths and batch sizes of the grid are powers of this, and the largest.
+/// The lengths and batch sizes of the grid are the powers of this, and the largest of each.
 const STEP: usize = 4;
 /// Time between two lines of the log while batches are measured.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// The largest batch may plan one part in so many of a device's free memory: plans of other sizes, scratch memory of
+/// The largest batch may plan one part in this many of a device's free memory: plans of other sizes, scratch memory of
 /// kernels and other processes take some, too.
 const MEMORY_SHARE: u64 = 2;
-/// Kept costs are discarded when a batch takes this many times more or less: they are of another machine, or of a busy
-/// one, and are wrong for this one now.
+/// Kept costs are discarded when a batch takes more than this many times as long as they say, or less than one part in
+/// this many: they are those of another machine, or of a busy one, and are wrong for this one now.
 const ODD: f64 = 4.0;
 
 /// What is measured, and within which bounds.
@@ -63,7 +63,7 @@ pub(in crate::engine) struct Warm {
 }
 
 impl WarmUp<'_> {
-    /// The capacity to reserve before anything is measured: where a time bounds the batches, that of the longest input.
+    /// The capacity to reserve before anything is measured: that of the longest input if a time bounds the batches.
     pub(in crate::engine) fn first_capacity(&self) -> Capacity {
         match self.max_batch_tokens {
             BatchTokens::AtMost(tokens) => self.info.capacity_of(tokens),
@@ -71,8 +71,8 @@ impl WarmUp<'_> {
         }
     }
 
-    /// Has `runner` reserve memory for the first capacity. A configured number of tokens is not reduced to fit, and the
-    /// longest input has to fit in any case.
+    /// Has `runner` reserve memory for the first capacity. A configured number of tokens is not reduced until it fits,
+    /// and the longest input has to fit in any case.
     ///
     /// # Errors
     /// [`StartError::Memory`]; errors of the runner, as [`StartError::Runner`].
@@ -95,7 +95,7 @@ impl WarmUp<'_> {
         Err(StartError::Memory { tokens, needed: needs, free, fits })
     }
 
-    /// Warms `runner` up, which has memory for [`WarmUp::first_capacity`]: takes the costs that `cache` has kept if
+    /// Warms up `runner`, which has memory for [`WarmUp::first_capacity`]: takes the costs that `cache` has kept if
     /// they still hold, else measures them and keeps them there.
     ///
     /// # Errors
@@ -137,7 +137,7 @@ impl WarmUp<'_> {
         Ok(Warm { costs, capacity, shared_tokens, reserving: self.since(started), measured: Vec::new() })
     }
 
-    /// Most tokens that the runner's device has memory for, where no number is configured.
+    /// Most tokens that the runner's device has memory for; the configured number if there is one.
     fn tokens_in_memory(&self, runner: &mut dyn Runner) -> usize {
         let most = self.max_batch_tokens.most();
         match (self.max_batch_tokens, runner.free_bytes()) {
@@ -158,8 +158,8 @@ impl WarmUp<'_> {
         }
     }
 
-    /// `kept`, corrected by a few batches that are run now; `None` where they contradict it, or none is short enough.
-    /// The batches are the smallest, the middle and the last of those of the grid that should take no longer than
+    /// `kept`, corrected by a few batches that are run now; `None` if they contradict it, or if no batch is short
+    /// enough. They are the first, the middle and the last of the grid's batches that should take no longer than
     /// [`LONG_RUN`].
     fn confirmed(&self, mut kept: CostModel, runner: &mut dyn Runner) -> Result<Option<Confirmed>, RunError> {
         let started = (self.clock)();
@@ -193,8 +193,8 @@ impl WarmUp<'_> {
         Ok(Some((kept, measured)))
     }
 
-    /// Whether a batch that is predicted to take `time` may be formed: one of several inputs that takes far too long
-    /// will not be. (Twice the limit, since the prediction may be wrong.)
+    /// Whether a batch that is predicted to take `time` may be formed: a batch of several inputs that takes far too
+    /// long will not be. (Far too long is twice the limit, since the prediction may be wrong.)
     fn may_come_up(&self, batch_size: usize, time: Duration) -> bool {
         match self.max_batch_tokens {
             BatchTokens::Within(limit) => batch_size == 1 || time <= limit * 2,
@@ -202,8 +202,8 @@ impl WarmUp<'_> {
         }
     }
 
-    /// The least time of a few runs of a batch. Engines that share the device are told how long each run will take: the
-    /// `expected` time, later the time of the last run.
+    /// The least time of a few runs of a batch. Engines that share the device are told how long each run will take: at
+    /// first the `expected` time, later the time of the last run.
     fn measure(
         &self,
         runner: &mut dyn Runner,
@@ -211,7 +211,7 @@ impl WarmUp<'_> {
         batch_size: usize,
         mut expected: Duration,
     ) -> Result<Duration, RunError> {
-        // Different ids, so that the embedding table is read as traffic reads it; 40503 is odd and near 2^16 / phi.
+        // Varied ids, so that the embedding table is read as traffic reads it; 40503 is odd and near 2^16 / phi.
         let ids: Vec<u32> =
             (0..seq_len).map(|i| (u64::from(i) * 40_503 % self.vocab_size.max(1) as u64) as u32).collect();
         fastest(|| {
@@ -234,7 +234,7 @@ impl WarmUp<'_> {
     }
 }
 
-/// The batches that were run so far, of the runner's grid.
+/// The batches of the runner's grid that were run so far.
 struct Measuring<'a> {
     warm_up: &'a WarmUp<'a>,
     started: Instant,
@@ -251,7 +251,7 @@ impl<'a> Measuring<'a> {
     }
 
     /// Runs the grid's batches that were not run yet, within the runner's capacity and the budget, and fits the costs
-    /// to all measured ones. The smallest batch is always run.
+    /// to all that were measured. The smallest batch is always run.
     fn costs(&mut self, runner: &mut dyn Runner) -> Result<CostModel, RunError> {
         let WarmUp { layout, budget, .. } = *self.warm_up;
         let grid = grid(runner.capacity());
@@ -297,7 +297,7 @@ impl<'a> Measuring<'a> {
     }
 }
 
-/// How many batches of `grid` were measured. Those of a smaller grid, which was measured before, are no share of it.
+/// How many batches of `grid` were measured. Batches that only a smaller grid has, measured before, do not count.
 fn measured_of(grid: &[(u32, usize)], measured: &[(Candidate, Duration)]) -> usize {
     let is_measured = |&&(seq_len, batch_size): &&(u32, usize)| {
         let candidate = batch_of(seq_len, batch_size);
@@ -336,7 +336,7 @@ fn grid(capacity: Capacity) -> Vec<(u32, usize)> {
     points
 }
 
-/// Powers of [`STEP`] below `largest`, and `largest`.
+/// The powers of [`STEP`] below `largest`, and `largest`.
 fn powers_to(largest: usize) -> Vec<usize> {
     let powers = std::iter::successors(Some(1), |&n: &usize| n.checked_mul(STEP));
     powers.take_while(|&n| n < largest).chain([largest]).collect()
@@ -350,7 +350,7 @@ fn predict(measured: &[(Candidate, Duration)], candidate: &Candidate) -> Duratio
     })
 }
 
-/// Time of all runs of a batch of which one takes `once`.
+/// The time of all runs of a batch, if one run takes `once`.
 fn runs_of(once: Duration) -> Duration {
     if once < LONG_RUN { once * RUNS as u32 } else { once }
 }
@@ -369,7 +369,7 @@ mod tests {
     use super::*;
     use crate::engine::{DeviceTurns, ModelInfo, Prompts, Rows};
 
-    /// The largest batches of a smaller grid are none of a larger one.
+    /// The largest batches of a smaller grid are not in a larger grid.
     #[test]
     fn no_more_batches_of_a_grid_are_measured_than_it_has() {
         let within = |total_tokens| grid(Capacity { batch_size: 8, total_tokens, max_seq_len: total_tokens });
@@ -498,7 +498,7 @@ mod tests {
     fn others_on_the_device_are_told_how_long_a_batch_that_is_measured_takes() {
         let (.., told) =
             started_beside(&info(512, 64), (Layout::Packed, BatchTokens::AtMost(1 << 14)), 1000, None);
-        // The budget reaches one of a thousand tokens, which takes 0.1 s, and none of four thousand.
+        // The budget suffices for a batch of a thousand tokens, which takes 0.1 s, but not for one of four thousand.
         assert!((Duration::from_millis(20)..Duration::from_millis(500)).contains(&told), "{told:?}");
     }
 

@@ -1,4 +1,4 @@
-//! Gathers the parts of one request: the thread that finishes the last part hands over the whole.
+//! Gathers the parts of one request: the thread that finishes the last part hands on the whole.
 //!
 //! So a request with one bad part fails as a whole, and the results of a good one stay together.
 
@@ -39,7 +39,7 @@ struct Made<T> {
 }
 
 impl<T, F, R> Gather<T, F, R> {
-    /// `parts` parts, at least one; those not begun when requests are `abandoned` are not made.
+    /// `parts` parts, at least one. Parts that are not begun when requests are `abandoned` are not made.
     pub(in crate::engine) fn new(parts: usize, make: F, recipient: R, abandoned: Arc<Abandoned>) -> Self {
         let none = std::iter::repeat_with(|| None).take(parts).collect();
         let made = Mutex::new(Made { parts: none, missing: parts, error: None });

@@ -1,4 +1,4 @@
-//! What pairs are judged by, and the tokenizer that tells the model so.
+//! The instruction by which a model judges pairs, and the tokenizer that puts it before them.
 
 use std::{
     fmt,
@@ -7,8 +7,8 @@ use std::{
 
 use crate::engine::{EngineError, Tokenize};
 
-/// What pairs are judged by, in place of the model's own instruction. Cheap to clone: the parts of a request share the
-/// words, and the tokenizer that is made of them once.
+/// The instruction by which pairs are judged, in place of the model's own. Cheap to clone: the parts of a request share
+/// its words, and the tokenizer that is made for it once.
 #[derive(Clone)]
 pub struct Instruction(Arc<Words>);
 
@@ -18,9 +18,9 @@ struct Words {
 }
 
 struct Told {
-    /// The tokenizer that was told.
+    /// The tokenizer without the instruction.
     of: Arc<dyn Tokenize>,
-    /// The one that came of it.
+    /// The tokenizer with it.
     made: Result<Arc<dyn Tokenize>, EngineError>,
 }
 
@@ -30,7 +30,7 @@ impl Instruction {
         &self.0.text
     }
 
-    /// `tokenizer` with this instruction, as `make` makes it: once, unless other models are asked with it, too.
+    /// `tokenizer` with this instruction. `make` makes it, once unless the instruction is used with other models, too.
     pub(super) fn told_to(
         &self,
         tokenizer: &Arc<dyn Tokenize>,

@@ -14,11 +14,11 @@ use std::{
 use super::gather::Parts;
 use crate::engine::{EngineError, compute::worker::panic_message};
 
-/// Bytes from which a text counts as long. Tokenizing it may take seconds where the tokenizer finds no place to cut it
-/// (2 MB of punctuation: three seconds); shorter texts take 30 ms at most, and mostly microseconds.
+/// Bytes from which a text counts as long. Tokenizing a long text may take seconds where the tokenizer finds no place
+/// to cut it (2 MB of punctuation: three seconds). Shorter texts take 30 ms at most, and mostly microseconds.
 const LONG_TEXT: usize = 16 << 10;
-/// Most threads for long texts. Each may take a gigabyte of memory for the worst of them, and two tokenize ordinary
-/// long texts faster than a model computes them.
+/// Most threads for long texts. Each may take a gigabyte of memory for the worst text, and two tokenize ordinary long
+/// texts faster than a model computes them.
 const LONG_TEXT_WORKERS: usize = 2;
 
 /// Threads that work on the parts of requests.
@@ -91,7 +91,7 @@ fn work(tasks: &Mutex<Receiver<Message>>) {
     }
 }
 
-/// Works on a part. A panic fails its request only: the thread would not be replaced.
+/// Works on a part. A panic is caught and fails its request only: the thread would not be replaced.
 pub(super) fn work_on(parts: &dyn Parts, part: usize) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| parts.work(part))) {
         let why = panic_message(&*panic);

@@ -2,12 +2,13 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `tokenize` | the interface to a tokenizer |
+//! | `tokenize` | defines the interface to a tokenizer, and the requests that need nothing else |
 //! | `rules` | checks inputs and encodes them: prompts, length limits, truncation |
-//! | `prompts`, `instruction` | what stands before a text, or judges a pair |
-//! | `tokenizing` | encodes on the calling thread or on tokenizer threads |
-//! | `lanes` | those threads: one queue for short texts, one for long ones |
-//! | `gather` | puts the parts of a request together again |
+//! | `prompts` | defines the prompts that a model expects before a text |
+//! | `instruction` | defines the instruction by which a model judges pairs |
+//! | `tokenizing` | has a request encoded: on the calling thread if it is short, else on tokenizer threads |
+//! | `lanes` | runs the tokenizer threads: one queue for short texts, one for long ones |
+//! | `gather` | collects what the threads make of one request's inputs, and hands it on as a whole |
 
 pub(super) mod gather;
 pub(super) mod instruction;

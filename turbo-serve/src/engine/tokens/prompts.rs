@@ -9,7 +9,7 @@ use crate::engine::EngineError;
 pub struct Prompts {
     /// Texts by their names.
     pub named: BTreeMap<String, String>,
-    /// The text, not the name.
+    /// The prompt for requests that name none: its text, not its name.
     pub default: Option<String>,
 }
 
@@ -26,7 +26,7 @@ pub enum PromptName {
 }
 
 impl From<Option<String>> for PromptName {
-    /// Requests that name no prompt have the default.
+    /// Requests that name no prompt get the default.
     fn from(name: Option<String>) -> Self {
         name.map_or(Self::Default, Self::Named)
     }

@@ -26,19 +26,19 @@ pub(in crate::engine) struct Rules {
 /// How the inputs of one request are encoded.
 pub(in crate::engine) struct Manner {
     pub truncation: Truncation,
-    /// Where it is less than the model's own.
+    /// The request's own limit, where it is less than the model's.
     pub max_input_length: Option<usize>,
     pub prompt: Prompt,
-    /// What pairs are judged by, in place of the model's own.
+    /// The instruction by which pairs are judged, in place of the model's own.
     pub instruction: Option<Instruction>,
     /// Whether each input has to select tokens.
     pub selects: bool,
-    /// The request's tokenizer, once there is one.
+    /// The tokenizer with the request's own limit or instruction, once it is made.
     pub tokenizer: OnceLock<Result<Arc<dyn Tokenize>, EngineError>>,
 }
 
 impl Manner {
-    /// Rejects an input that is no pair of texts, where there is an instruction.
+    /// Rejects an input that is not a pair of texts, where there is an instruction.
     fn check_pair(&self, input: usize, value: &Input) -> Result<(), EngineError> {
         match (&self.instruction, value) {
             (None, _) | (Some(_), Input::Pair(..)) => Ok(()),
@@ -82,7 +82,7 @@ impl Rules {
                 encoded.clone()
             }
         };
-        // What a tokenizer gives is checked, too: it may keep no limit, and its vocabulary may be larger than the model's.
+        // A tokenizer's output is checked, too: it may ignore the limit, and its vocabulary may exceed the model's.
         let tokens = self.unpadded(&encoded.input_ids);
         let tokens = cut(input, tokens, Truncation::Off, self.max_input_length)?.len();
         self.check_ids(input, &encoded)?;
@@ -93,7 +93,7 @@ impl Rules {
         Ok(encoded)
     }
 
-    /// `ids` without padding at their end; where all are padding, the first stays.
+    /// `ids` without the padding at their end; if all are padding, the first stays.
     fn unpadded<'a>(&self, ids: &'a [u32]) -> &'a [u32] {
         let last = ids.iter().rposition(|&id| Some(id) != self.padding_id).unwrap_or(0);
         &ids[..ids.len().min(last + 1)]
@@ -134,7 +134,7 @@ impl Rules {
         self.tokenizer.as_ref().ok_or(EngineError::NoTokenizer)
     }
 
-    /// The tokenizer of a request, which all of its inputs share.
+    /// The tokenizer that all inputs of a request share.
     fn tokenizer_for<'a>(&'a self, manner: &'a Manner) -> Result<&'a Arc<dyn Tokenize>, EngineError> {
         let mut tokenizer = self.tokenizer()?;
         if manner.max_input_length.is_some() || manner.instruction.is_some() {
@@ -166,7 +166,7 @@ impl Rules {
     }
 }
 
-/// A tokenizer for one request.
+/// The tokenizer with the limit and the instruction of one request.
 fn own_tokenizer(tokenizer: &Arc<dyn Tokenize>, manner: &Manner) -> Result<Arc<dyn Tokenize>, EngineError> {
     let told = match &manner.instruction {
         None => Arc::clone(tokenizer),
@@ -193,7 +193,7 @@ fn ask<T>(
     })
 }
 
-/// Calls the tokenizer. It is foreign code that reads arbitrary text; its panic must fail one request only.
+/// Calls the tokenizer. It is foreign code that reads arbitrary text, so a panic must fail one request only.
 fn guarded<T>(
     tokenizer: &Arc<dyn Tokenize>,
     question: impl FnOnce(&dyn Tokenize) -> Result<T, TokenizeError>,
@@ -202,7 +202,7 @@ fn guarded<T>(
         .unwrap_or_else(|_| Err(TokenizeError::Failed("it panicked on this text".into())))
 }
 
-/// These, at most `limit` of them.
+/// At most `limit` of `ids`, cut as `truncation` says.
 fn cut(input: usize, ids: &[u32], truncation: Truncation, limit: usize) -> Result<&[u32], EngineError> {
     let tokens = ids.len();
     match truncation {
@@ -213,7 +213,7 @@ fn cut(input: usize, ids: &[u32], truncation: Truncation, limit: usize) -> Resul
     }
 }
 
-/// What is cut is too long only where not even the special tokens around it have room.
+/// The error of an input that is too long although it is cut: not even its special tokens have room.
 fn no_room(error: EngineError, truncation: Truncation) -> EngineError {
     match error {
         EngineError::TooLong { input, limit, .. } if truncation != Truncation::Off => {
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(encode(tokens, Truncation::Off), Err(too_long));
     }
 
-    /// A token for each letter, as many as there are.
+    /// Makes each letter a token, without a limit.
     struct Letters;
 
     impl Tokenize for Letters {

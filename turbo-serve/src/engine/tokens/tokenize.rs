@@ -1,4 +1,4 @@
-//! The interface to a model's tokenizer, and the requests that need only that.
+//! The interface to a model's tokenizer, and the requests that need only a tokenizer.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ pub trait Tokenize: Send + Sync {
     /// [`TokenizeError::TooLong`] with truncation off; [`TokenizeError::Failed`].
     fn encode(&self, text: Text<'_>, truncation: Truncation) -> Result<Encoded, TokenizeError>;
 
-    /// The tokens of `text` with all that is known of each: one list, or one for each window.
+    /// The tokens of `text`, with everything that is known about each: one list, or one for each window.
     ///
     /// # Errors
-    /// As [`Tokenize::encode`]; a first text that leaves windows no room.
+    /// Those of [`Tokenize::encode`]; also if the first text leaves no room in a window.
     fn tokens(&self, text: Text<'_>, extent: Extent) -> Result<Vec<Encoding>, TokenizeError>;
 
     /// The text of `ids`, with special tokens or without.
@@ -29,11 +29,11 @@ pub trait Tokenize: Send + Sync {
     /// The same tokenizer with another limit of tokens per input.
     fn limited_to(&self, max_input_length: usize) -> Arc<dyn Tokenize>;
 
-    /// The same tokenizer, which tells the model to judge pairs by `instruction`. It is asked for where
-    /// [`ModelInfo::takes_instruction`](crate::engine::ModelInfo::takes_instruction) says so.
+    /// The same tokenizer, which tells the model to judge pairs by `instruction`. Called only for models with
+    /// [`ModelInfo::takes_instruction`](crate::engine::ModelInfo::takes_instruction).
     ///
     /// # Errors
-    /// [`TokenizeError::Failed`]: this one has no place for it.
+    /// [`TokenizeError::Failed`], as where the tokenizer has no place for an instruction.
     fn with_instruction(&self, instruction: &str) -> Result<Arc<dyn Tokenize>, TokenizeError> {
         Err(TokenizeError::Failed(format!("it has no place for the instruction {instruction:?}")))
     }
@@ -44,12 +44,12 @@ pub trait Tokenize: Send + Sync {
 pub enum Extent {
     /// All of it, however long, with special tokens around it or without.
     Whole(SpecialTokens),
-    /// All of it as the one token that the vocabulary spells like this: `##ing`. Where there is none, as its tokens,
-    /// without special ones.
+    /// All of it as the one token that the vocabulary spells like this: `##ing`. If there is none, as the tokens of the
+    /// text, without special ones.
     Word,
     /// As much as one input of the model may have, special tokens included.
     Input(Truncation),
-    /// All of the second text of a pair, in windows; each is one input, and holds all of the first text.
+    /// All of the second text of a pair, in windows; each window is one input, and holds all of the first text.
     Windows {
         /// Most tokens of one window; the model's limit, if that is less.
         max_len: usize,
@@ -117,7 +117,7 @@ impl Texts {
 /// The tokens of one of [`TokenizeRequest::texts`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tokenized {
-    /// What was tokenized, its prompt included: offsets are into this.
+    /// The text that was tokenized, its prompt included; offsets refer to it.
     pub texts: Texts,
     /// One, or one for each window.
     pub encodings: Vec<Encoding>,

@@ -1,7 +1,7 @@
 //! From inputs to tokens: ids and short texts are encoded on the calling thread, others on the tokenizer threads.
 //!
-//! In: the inputs of an admitted request. Out: all of them encoded, together, to [`Recall`], or an error to the client.
-//! So a request with one bad input computes nothing, and the inputs of a good one can share a batch. Requests to
+//! In: the inputs of an admitted request. Out: all of them together, encoded, to [`Recall`], or an error to the client.
+//! So nothing is computed for a request with one bad input, and the inputs of a good one can share a batch. Requests to
 //! tokenize or decode take the same path and are answered from here.
 
 use std::{
@@ -28,8 +28,8 @@ use crate::engine::{
 };
 
 /// Requests of up to this many bytes of text are tokenized on the calling thread. Another thread would have to be woken
-/// and given a core, which takes milliseconds on a busy machine. Tokenizing takes a tenth of a millisecond, and a few
-/// where no word is known.
+/// and given a core, which takes milliseconds on a busy machine. Tokenizing itself takes a tenth of a millisecond, or a
+/// few milliseconds where no word is known.
 const SHORT_REQUEST: usize = 4 << 10;
 
 /// The tokenizer threads, and the entry for inputs that need none.

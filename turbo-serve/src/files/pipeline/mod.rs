@@ -8,7 +8,7 @@
 //! Chunks go to the tokenizer threads in turn and are received in turn, which keeps their order without sorting; a slow
 //! chunk holds back the others. Every queue is bounded, so faster stages wait.
 //!
-//! The end of the input is an explicit message and not concluded from a closed channel: a thread that panicked closes
+//! The end of the input is an explicit message, and not inferred from a closed channel: a thread that panicked closes
 //! its channel, too, and half an output would pass for complete.
 
 mod window;
@@ -36,16 +36,16 @@ use window::Window;
 /// How each row becomes inputs of the model, and the model's outputs an answer. The same row must always give the same
 /// answer.
 pub trait Job: Send + Sync + 'static {
-    /// What is needed of a row until its answer is there.
+    /// What is kept of a row until its answer is made.
     type Kept: Send + 'static;
 
-    /// The inputs of a row, on a tokenizer thread.
+    /// Makes the inputs of a row; called on a tokenizer thread.
     ///
     /// # Errors
     /// What is wrong with the row, in one line.
     fn prepare(&self, cells: Vec<Cell>) -> Result<Prepared<Self::Kept>, String>;
 
-    /// The answer of a row from what the model gave for each of its inputs, on the writer thread.
+    /// Makes the answer of a row from the model's outputs for its inputs; called on the writer thread.
     ///
     /// # Errors
     /// What is wrong with the row, in one line.
@@ -56,7 +56,7 @@ pub trait Job: Send + Sync + 'static {
 pub struct Prepared<K> {
     /// The inputs of the model: one, or as many as the row has documents.
     pub inputs: Vec<Encoded>,
-    /// What [`Job::answer`] needs beside the model's outputs.
+    /// What [`Job::answer`] needs besides the model's outputs.
     pub kept: K,
 }
 
@@ -65,7 +65,7 @@ pub trait Compute {
     /// The model's output for each input of a batch, in their order.
     ///
     /// # Errors
-    /// What the model failed with; it is not asked again.
+    /// Why the model failed; it is not called again.
     fn run(&mut self, batch: &[&Encoded]) -> Result<Vec<Vec<f32>>, String>;
 }
 
@@ -74,7 +74,7 @@ pub trait Compute {
 pub struct Sizes {
     /// Most tokens of a batch; an input that has more is a batch of its own.
     pub batch_tokens: usize,
-    /// Tokens that are sorted by length at a time.
+    /// Tokens that fill a window, whose inputs are sorted by length.
     pub window_tokens: usize,
     /// Threads that tokenize.
     pub tokenizer_threads: usize,
@@ -82,13 +82,13 @@ pub struct Sizes {
 
 /// Reports progress; called on the writer thread.
 pub trait Watch: Send + 'static {
-    /// So many rows were written; the last reached to `end` in the input.
+    /// The output now has `rows` rows; the last of them reaches to `end` in the input.
     fn written(&mut self, rows: u64, end: u64);
     /// The row that begins in line `number` of the input has no answer.
     fn bad_row(&mut self, number: u64, why: &str);
 }
 
-/// How it ended.
+/// How the run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// Every row has its answer.
@@ -97,14 +97,14 @@ pub enum Ending {
     Interrupted,
 }
 
-/// What was done.
+/// What a run has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// How it ended.
+    /// How the run ended.
     pub ending: Ending,
     /// Rows of the output, earlier runs included.
     pub rows: u64,
-    /// Those without an answer.
+    /// Rows of the output without an answer.
     pub bad_rows: u64,
 }
 
@@ -151,7 +151,7 @@ pub fn run<J: Job>(
     Ok(Summary { ending, rows, bad_rows })
 }
 
-/// A row on its way.
+/// A row on its way to the model.
 struct Item<K> {
     number: u64,
     end: u64,
@@ -244,7 +244,7 @@ fn tokenizers<J: Job>(
     Ok(Chunks { lanes, turn: 0 })
 }
 
-/// Starts a thread; where the system has none left, that is an error, and no panic as that of `thread::spawn`.
+/// Starts a thread. If the system has none left, that is an error, where `thread::spawn` would panic.
 fn start<T: Send + 'static>(
     does: &'static str,
     work: impl FnOnce() -> T + Send + 'static,
@@ -252,7 +252,7 @@ fn start<T: Send + 'static>(
     thread::Builder::new().spawn(work).map_err(|why| FileError::Thread { does, why })
 }
 
-/// The same rows, and an error where there are fewer than `least`: those were answered already, of another input.
+/// The same rows, then an error if there are fewer than `least`: that many were answered already, from another input.
 fn at_least(least: u64, mut rows: Rows) -> impl Iterator<Item = Result<Row, FileError>> {
     let mut missing = least;
     std::iter::from_fn(move || match rows.next() {
@@ -342,8 +342,8 @@ fn compute_all<K>(
     }
 }
 
-/// Computes the window and sends it to the writer. If that does not receive it, it has failed and reports the error
-/// itself.
+/// Computes the window and sends it to the writer. If the writer does not receive it, the writer has failed and reports
+/// the error itself.
 fn hand_on<K>(
     window: &mut Window<K>,
     compute: &mut dyn Compute,

@@ -1,4 +1,4 @@
-//! Rows that are computed together: sorted by length into batches, returned in their order.
+//! Rows that are computed together: sorted by length into batches, and returned in the order of the input.
 
 use turbo_models::Encoded;
 
@@ -65,7 +65,7 @@ impl<K> Window<K> {
 }
 
 /// Cuts inputs into batches of at most `most` tokens, the longest first, so that inputs of a batch are of similar
-/// length. Each batch is a list of places in `lens`.
+/// length. Each batch is a list of indices into `lens`.
 fn batches(lens: &[usize], most: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lens.len()).collect();
     order.sort_by_key(|&at| std::cmp::Reverse(lens[at]));

@@ -11,7 +11,7 @@ use crate::files::{FileError, MAX_ROW_BYTES, Quotes};
 pub(super) struct Records<R> {
     file: String,
     reader: Reader<Bounded<R>>,
-    /// Values of every record.
+    /// Number of values in every record.
     width: usize,
     wanted: Vec<usize>,
     record: ByteRecord,
@@ -113,9 +113,8 @@ struct Bounded<R> {
 
 /// How much of the end of an input the reader has been given.
 ///
-/// A line end is appended to every input. It ends the last record, or is an empty line. Only in a value with an open
-/// quote is it text, and the reader reads on in the middle of a record. So only the reader has to know the rules of
-/// quotes.
+/// A line end is appended to every input. It ends the last record, or is an empty line. Only inside an open quote is it
+/// text, and then the reader reads on in the middle of a record. So only the reader has to know the rules of quoting.
 #[derive(PartialEq)]
 enum End {
     Ahead,

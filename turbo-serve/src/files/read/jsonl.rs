@@ -15,7 +15,7 @@ pub(super) struct Objects<R> {
     progress: Progress,
 }
 
-/// Whether the columns were seen.
+/// Whether the wanted columns have been seen.
 #[derive(PartialEq)]
 enum Progress {
     /// No object yet. If the first one lacks a wanted column, the request names the wrong columns, and reading fails.
@@ -102,7 +102,7 @@ fn object(line: &str) -> Result<Map<String, Value>, String> {
     }
 }
 
-/// The value of a column; two may be the same column.
+/// The value of a column; a column may be wanted twice.
 fn cell(object: &Map<String, Value>, column: &str) -> Result<Cell, Lack> {
     let wrong = |value: &Value| Lack::Type { column: column.to_owned(), got: kind(value) };
     let text = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(|| wrong(value));

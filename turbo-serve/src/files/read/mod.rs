@@ -20,7 +20,7 @@ use super::{FileError, InputFormat, STANDARD};
 /// One row of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Number of the line that it begins in, from 1; without lines, of the row.
+    /// Number of the line that the row begins in, from 1; in a format without lines, number of the row.
     pub number: u64,
     /// How far into the file it reaches, in the units of [`Rows::total`].
     pub end: u64,

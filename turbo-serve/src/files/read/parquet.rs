@@ -26,7 +26,7 @@ pub(super) struct Records {
     file: String,
     columns: Vec<String>,
     records: RowIter<'static>,
-    /// Rows in the file, as it says.
+    /// Rows in the file, according to its metadata.
     pub(super) total: u64,
     number: u64,
     failed: bool,
@@ -67,8 +67,8 @@ impl Iterator for Records {
     }
 }
 
-/// Opens a file whose texts are read as bytes: the library fails on a text that is not UTF-8, and then does not come to
-/// the next row.
+/// Opens a file so that its texts are read as bytes: the library fails on a text that is not UTF-8, and then never
+/// reaches the next row.
 fn with_bytes_for_texts(file: File) -> Result<SerializedFileReader<File>, ParquetError> {
     let told = SerializedFileReader::new(file.try_clone()?)?;
     let schema = SchemaDescriptor::new(bytes_for_texts(
@@ -78,7 +78,7 @@ fn with_bytes_for_texts(file: File) -> Result<SerializedFileReader<File>, Parque
     SerializedFileReader::new_with_options(file, options)
 }
 
-/// The same type without what says that bytes are a text.
+/// The same type, without the annotation that marks bytes as a text.
 fn bytes_for_texts(field: Arc<Type>) -> Result<Arc<Type>, ParquetError> {
     let info = field.get_basic_info();
     Ok(match &*field {
@@ -99,7 +99,7 @@ fn bytes_for_texts(field: Arc<Type>) -> Result<Arc<Type>, ParquetError> {
     })
 }
 
-/// Most characters of what the library says of a broken file: it may list the bytes of a whole value.
+/// Most characters of the library's message about a broken file: it may list the bytes of a whole value.
 const SAID: usize = 300;
 
 /// Calls the library, which panics on some corrupt files.

@@ -14,10 +14,10 @@ pub enum Answer {
     Entities(Vec<Entity>),
     /// The documents of the row, the best first.
     Ranking(Vec<Ranked>),
-    /// How well the document that the row is suits the query.
+    /// How well the document in this row suits the query.
     #[serde(untagged)]
     Score {
-        /// The greater the better.
+        /// Greater is better.
         score: f32,
         /// The document, where it was asked for.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,7 +64,7 @@ pub struct Ranked {
 /// The kind of all answers of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// [`Answer::Embedding`] of so many values.
+    /// [`Answer::Embedding`] of this many values.
     Embedding {
         /// Length of the vectors.
         dimensions: usize,
@@ -75,12 +75,12 @@ pub enum Kind {
     Entities,
     /// [`Answer::Ranking`].
     Ranking {
-        /// Whether the documents are repeated.
+        /// Whether the answers include the documents.
         with_text: bool,
     },
     /// [`Answer::Score`].
     Score {
-        /// Whether the document is repeated.
+        /// Whether the answer includes the document.
         with_text: bool,
     },
 }

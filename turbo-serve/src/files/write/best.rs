@@ -19,7 +19,8 @@ struct Best {
     sink: Box<dyn Sink>,
 }
 
-/// A row; the greater, the worse. Of equal scores the later row is the worse, and NaN is worse than any number.
+/// A row, of which the greater one is the worse. Of equal scores the later row is worse, and NaN is worse than any
+/// number.
 struct Scored {
     score: f32,
     index: u64,

@@ -34,7 +34,7 @@ impl Jsonl {
     }
 }
 
-/// Begins the file anew, or after the last complete line of an earlier run.
+/// Begins the file anew, or continues it after the last complete line of an earlier run.
 pub(super) fn begin(path: &Path, resume: bool) -> Result<Begun, FileError> {
     let name = path.display().to_string();
     let io = FileError::io(&name);
@@ -56,7 +56,7 @@ pub(super) fn begin(path: &Path, resume: bool) -> Result<Begun, FileError> {
 struct Whole {
     rows: u64,
     bad_rows: u64,
-    /// Where they end.
+    /// The byte at which they end.
     end: u64,
 }
 

@@ -34,13 +34,13 @@ pub struct Target<'a> {
     pub file: &'a str,
     /// Its format.
     pub format: OutputFormat,
-    /// What every answer is.
+    /// The kind of all answers.
     pub kind: Kind,
     /// What it is made from: it can be continued only from the same.
     pub job: &'a Job,
     /// What happens to an existing file.
     pub existing: Existing,
-    /// For scores: only so many of the best are written, best first, at the end.
+    /// For scores: only this many of the best are written, best first, at the end.
     pub best: Option<usize>,
 }
 
@@ -59,7 +59,7 @@ pub enum Existing {
 pub enum Opened {
     /// Answers can be written.
     Ready(Output),
-    /// It was to be continued, and is complete.
+    /// The output was to be continued, but is complete.
     Complete,
 }
 
@@ -83,7 +83,7 @@ trait Sink: Send {
     fn close(&mut self) -> io::Result<()>;
 }
 
-/// A sink, the number of rows that it has already, and of those without an answer.
+/// A sink, with the number of rows that it already has, and how many of those have no answer.
 struct Begun {
     sink: Box<dyn Sink>,
     rows: u64,
@@ -149,7 +149,7 @@ impl Output {
         let replaces = there && !resume;
         let job = target.job.clone();
         let sizes_before = sizes(Path::new(&file));
-        // Before the output: an output without the small file counts as complete.
+        // Written before the output: an output without the small file counts as complete.
         let new_mark = if replaces { Mark::Replacing(job) } else { Mark::Job(job) };
         let mut unfinished = Unfinished::begin(&file, &new_mark)?;
         let begun = match begin(target, resume) {

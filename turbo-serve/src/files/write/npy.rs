@@ -26,7 +26,7 @@ struct Npy {
     row: Vec<u8>,
 }
 
-/// Begins the file anew, or after the rows that its header counts.
+/// Begins the file anew, or continues it after the rows that its header counts.
 pub(super) fn begin(path: &Path, dimensions: usize, resume: bool) -> Result<Begun, FileError> {
     let name = path.display().to_string();
     let io = FileError::io(&name);
@@ -42,7 +42,7 @@ pub(super) fn begin(path: &Path, dimensions: usize, resume: bool) -> Result<Begu
     Ok(Begun { sink: Box::new(npy), rows, bad_rows })
 }
 
-/// The header of an array of so many rows.
+/// The header of an array of this many rows.
 fn header(rows: u64, dimensions: usize) -> [u8; HEADER_BYTES] {
     let mut header = [b' '; HEADER_BYTES];
     let text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {dimensions}), }}");

@@ -1,8 +1,9 @@
 //! A folder of Parquet files, `part-00000.parquet` and so on, of [`PART_ROWS`] rows each.
 //!
-//! A Parquet file ends in a footer, so none can be appended to. A part is written under another name, which begins with
-//! a dot, so that readers of whole folders pass over it, and renamed when it is complete. An interruption closes the last part early; to continue, a part with fewer rows is removed and its
-//! rows are computed again, so that the parts are byte for byte those of a run without interruption.
+//! A Parquet file ends in a footer, so nothing can be appended to it. A part is written under another name, which
+//! begins with a dot so that readers of whole folders pass over it, and renamed when it is complete. An interruption
+//! closes the last part early. To continue, a part with fewer rows is removed and its rows are computed again, so that
+//! the parts are byte for byte those of a run without interruption.
 
 mod columns;
 
@@ -32,7 +33,7 @@ use crate::files::FileError;
 /// Rows of every part but the last.
 const PART_ROWS: u64 = 10_000;
 
-/// Bytes of answers after which a row group is written: what is held back until then.
+/// Bytes of answers after which a row group is written; until then they are held in memory.
 const GROUP_BYTES: usize = 8 << 20;
 
 struct Parts {
@@ -110,7 +111,7 @@ fn remove_parts_behind(folder: &Path, row: u64) -> io::Result<()> {
 
 /// The number of a part, complete or in progress.
 fn part_number(name: &str) -> Option<u64> {
-    // Without the dot as well: so did earlier versions call what is in progress.
+    // Also without the dot: earlier versions named parts in progress like that.
     let in_progress = name.strip_suffix(".tmp").map(|name| name.strip_prefix('.').unwrap_or(name));
     in_progress.unwrap_or(name).strip_prefix("part-")?.strip_suffix(".parquet")?.parse().ok()
 }

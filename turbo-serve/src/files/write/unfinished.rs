@@ -1,10 +1,10 @@
 //! The small file beside an incomplete output: what the output is made from, and a lock for the process that writes it.
 //!
-//! It is locked while a process writes the output. The system releases the lock however a process ends, so no stale
-//! lock remains; on a file system without locks, two runs on one output are not detected.
+//! The small file is locked while a process writes the output. The system releases the lock however a process ends, so
+//! no stale lock remains; on a file system without locks, two runs on one output are not detected.
 //!
-//! It is written before an earlier output is replaced, and marks that until the earlier one is gone from the disk: a
-//! run that finds the mark begins anew, and does not mistake rows of the earlier output for its own.
+//! It is written before an earlier output is replaced, and marks the replacement until the earlier output is gone from
+//! the disk: a run that finds the mark begins anew, and does not mistake rows of the earlier output for its own.
 
 use std::{
     collections::BTreeMap,
@@ -73,7 +73,7 @@ impl Unfinished {
     /// # Errors
     /// [`FileError::Io`].
     pub(super) fn replaced(&mut self, file: &str, job: &Job) -> Result<(), FileError> {
-        // Not where `begin` writes: another process may be there, about to find that this one is busy.
+        // Not the file that `begin` writes: another process may hold that, about to find that this one is busy.
         let aside = self.path.with_extension("unfinished.replaced.tmp");
         let io = FileError::io(file);
         let to = File::create(&aside).map_err(&io)?;
@@ -153,15 +153,15 @@ pub(super) fn check(file: &str, was: &Job, is: &Job) -> Result<(), FileError> {
     }
 }
 
-/// Whether two values of a field mean the same. Earlier versions recorded two flags in the words of the code, as
-/// `Embedding { pooling: LastToken }` for `last-token`.
+/// Whether two values of a field mean the same. Earlier versions recorded two flags in the spelling of the code, such
+/// as `Embedding { pooling: LastToken }` for `last-token`.
 fn says_the_same(field: &str, was: &str, is: &str) -> bool {
     let word = was.strip_prefix("Embedding { pooling: ").and_then(|rest| rest.strip_suffix(" }"));
     let is_word = ["--pooling", "--aggregation"].contains(&field);
     was == is || is_word && word.unwrap_or(was).eq_ignore_ascii_case(&is.replace('-', ""))
 }
 
-/// The value of a field as a message has it, or `none`; two flags are recorded only where they were given.
+/// The value of a field as messages show it, or `none`; two flags are recorded only where they were given.
 fn shown(job: &Job, field: &str, none: &str) -> String {
     match (job.get(field), field) {
         (Some(value), _) if value.is_empty() || value.trim() != value => format!("{value:?}"),

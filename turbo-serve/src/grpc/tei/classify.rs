@@ -1,4 +1,4 @@
-//! `tei.v1.Predict` and `tei.v1.Rerank`: labels of texts, and texts by the score of the only label.
+//! `tei.v1.Predict` and `tei.v1.Rerank`: labels of texts, and texts ranked by the score of the only label.
 
 use std::{
     pin::pin,
@@ -34,7 +34,7 @@ const MOST_RANKED: usize = 1 << 20;
 /// Most bytes of texts that one stream gets back with their ranks.
 const MOST_RETURNED: usize = 64 << 20;
 
-/// A text, or two, whose labels are asked for.
+/// A text, or a pair of texts, whose labels are asked for.
 struct Labelled {
     input: Input,
     truncate: bool,
@@ -134,7 +134,7 @@ impl Ask for RerankRequest {
         let engine = served.engine();
         let info = engine.info();
         check(Ability::Rerank, &info.model)?;
-        // Before the query is copied for each.
+        // Checked before the query is copied for each text.
         let (got, limit) = (self.texts.len(), info.max_client_batch_size);
         match got {
             0 => return Err(ApiError::empty("`texts` cannot be empty")),
@@ -187,10 +187,10 @@ impl Ask for Scored {
     }
 }
 
-/// What is kept of the messages of a stream while their texts are scored.
+/// What is kept of a stream's messages while their texts are scored.
 #[derive(Default)]
 struct Kept {
-    /// What holds the texts that are returned, if bytes are counted.
+    /// Holds the bytes of the returned texts, if bytes are counted.
     arrived: Option<Arrived>,
     count: usize,
     /// As the first message says.
@@ -277,14 +277,15 @@ impl Rerank for Calls {
     }
 }
 
-/// Sums of times, for now.
+/// Adds up usage and times; `mean` divides the times.
 fn add(sum: &mut Usage, usage: &Usage) {
     sum.characters += usage.characters;
     sum.tokens += usage.tokens;
     sum.timings = sum.timings + usage.timings;
 }
 
-/// Times as they are told: the mean over the texts, and from the first message to the last answer.
+/// The usage as it is reported: the times of the steps are means over the texts, and the total is that of the whole
+/// call.
 fn mean(sum: Usage, scores: &[f32], total: Duration) -> Usage {
     let texts = u32::try_from(scores.len()).unwrap_or(u32::MAX);
     let Timings { tokenization, queue, inference, .. } = sum.timings;

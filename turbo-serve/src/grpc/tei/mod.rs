@@ -22,7 +22,7 @@ struct Question {
 }
 
 impl Question {
-    /// Runs it on a model, which needs `ability`.
+    /// Runs it on a model, which must have `ability`.
     async fn ask(self, engine: &dyn Infer, ability: Ability) -> Result<(Row, Usage), ApiError> {
         let model = &engine.info().model;
         check(ability, model)?;

@@ -1,4 +1,4 @@
-//! `POST /v2/embed`: a vector of each text, written in each of the types that are asked for.
+//! `POST /v2/embed`: a vector of each text, written in each of the requested types.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::{
     tasks::NoRoom,
 };
 
-/// Its body. Fields that are not named here are ignored, `priority` among them.
+/// The request's body. Fields that are not named here are ignored, `priority` among them.
 #[derive(Deserialize)]
 pub(in crate::http) struct EmbedBody {
     model: Option<String>,
@@ -44,7 +44,7 @@ impl RequestBody for EmbedBody {
     }
 }
 
-/// `{"embeddings": {"float": [[f32]], …}, "texts", "meta", …}`: normalised rows, asked for in parts of as many texts as
+/// `{"embeddings": {"float": [[f32]], …}, "texts", "meta", …}`: normalised rows, computed in parts of as many texts as
 /// the model takes. Texts that are too long lose their end unless the request says otherwise.
 pub(in crate::http) async fn embed(
     Call { target, body, received }: Call<EmbedBody>,
@@ -68,7 +68,7 @@ pub(in crate::http) async fn embed(
     let prompt_name = prompt_name(&model.prompts, body.input_type)?;
     let truncation = truncation(body.truncate.as_deref())?;
     let max_input_length = at_least_one("max_tokens", body.max_tokens)?;
-    // the texts are in the answer, too
+    // the answer repeats the texts
     let echoed: usize = texts.iter().map(String::len).sum();
     let as_values = echoed.div_ceil(size_of::<f32>() + bytes_per_value);
     target.check_values(texts.len() * dimensions.unwrap_or(row_len) + as_values)?;
@@ -93,7 +93,7 @@ pub(in crate::http) async fn embed(
     Ok(answer_in_parts(&target, question, inputs, NoRoom::Fails, write).await?)
 }
 
-/// How vectors are written: in each of these types once, and as numbers where there is none.
+/// How vectors are written: in each of the named types once, or as numbers if none is named.
 fn types(names: Vec<String>) -> Result<Vec<Encoding>, ApiError> {
     const KNOWN: [Encoding; 4] = [Encoding::Float, Encoding::Base64, Encoding::Binary, Encoding::Ubinary];
     let mut types = Vec::new();
@@ -115,7 +115,7 @@ fn types(names: Vec<String>) -> Result<Vec<Encoding>, ApiError> {
     Ok(if types.is_empty() { vec![Encoding::Float] } else { types })
 }
 
-/// Refuses bits of vectors that do not fill bytes.
+/// Refuses types of one bit per value for vectors that do not fill whole bytes.
 fn check_types(types: &[Encoding], row_len: usize) -> Result<(), ApiError> {
     let of_bits = types.iter().find(|it| matches!(it, Encoding::Binary | Encoding::Ubinary));
     match of_bits {

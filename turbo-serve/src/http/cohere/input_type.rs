@@ -1,16 +1,16 @@
-//! `input_type`: which of a model's prompts stands before texts.
+//! `input_type`: which of a model's prompts is put before texts.
 //!
-//! vLLM takes the names of the model's prompts. Cohere has words of its own, which its clients always send; two of them
-//! mean what sentence-transformers' `encode_query` and `encode_document` do: they choose a prompt, or none where the model
-//! has none of these names, and never its default. Departs from that library, in which models always have a `document`:
-//! where they do not name one, `passage` and `corpus` count.
+//! vLLM takes the names of the model's prompts. Cohere has words of its own, which its clients always send. Two of them
+//! mean what sentence-transformers' `encode_query` and `encode_document` do: they choose a prompt by name, or none if
+//! the model has no prompt of that name, and never its default. One departure: in that library every model has a prompt
+//! `document`; here, a model without one may name it `passage` or `corpus`.
 
 use crate::{
     engine::{PromptName, Prompts},
     http::error::ApiError,
 };
 
-/// The prompt of texts of this type; without one the model's default.
+/// The prompt for texts of this type; without a type, the model's default.
 pub(super) fn prompt_name(prompts: &Prompts, input_type: Option<String>) -> Result<PromptName, ApiError> {
     let Some(input_type) = input_type else { return Ok(PromptName::Default) };
     let known = &prompts.named;
@@ -24,7 +24,7 @@ pub(super) fn prompt_name(prompts: &Prompts, input_type: Option<String>) -> Resu
     match input_type.as_str() {
         "search_query" => Ok(first_of(&["query"])),
         "search_document" => Ok(first_of(&["document", "passage", "corpus"])),
-        // without prompts all words mean the same
+        // without prompts all types mean the same
         "classification" | "clustering" if known.values().all(String::is_empty) => Ok(PromptName::None),
         _ => Err(unknown(prompts, &input_type)),
     }

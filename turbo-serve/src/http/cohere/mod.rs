@@ -1,4 +1,4 @@
-//! Cohere's route for vectors, which vLLM has, too. Its route for ranking documents is in [`rerank`](super::rerank).
+//! Cohere's route for vectors, which vLLM also has. Its route for ranking documents is in [`rerank`](super::rerank).
 //!
 //! | route | body | answer |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! A number of things.
+//! Whole numbers in bodies.
 
 use std::fmt;
 
@@ -9,11 +9,11 @@ use serde::{
 
 use crate::http::error::ApiError;
 
-/// A number of things, whose errors say what serde calls `usize`.
+/// A count, whose errors say "a whole number, 0 or above" where serde's say `usize`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) struct Count(pub(in crate::http) usize);
 
-/// Refuses a count of nothing.
+/// Refuses a count of 0.
 pub(in crate::http) fn at_least_one(name: &str, count: Option<Count>) -> Result<Option<usize>, ApiError> {
     match count {
         Some(Count(0)) => Err(ApiError::validation(format!("`{name}` is 0, expected at least 1"))),
@@ -27,7 +27,7 @@ impl<'de> Deserialize<'de> for Count {
     }
 }
 
-/// A whole number, whose errors say what serde calls `i64`.
+/// A whole number, whose errors say so where serde's say `i64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) struct Whole(pub(in crate::http) i64);
 

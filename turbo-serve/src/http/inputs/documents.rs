@@ -1,4 +1,4 @@
-//! `documents` of Cohere's and Jina's rerankers: a list of texts, or of objects that have one.
+//! `documents` of Cohere's and Jina's rerankers: a list of texts, or of objects with a text.
 
 use std::fmt;
 
@@ -7,11 +7,11 @@ use serde::{
     de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
 };
 
-/// Their texts.
+/// The texts of the documents.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::http) struct Documents(pub(in crate::http) Vec<String>);
 
-/// The text of one that is an object; what else it has is not looked at, and `rank_fields` that name it are refused.
+/// A document that is an object. Its other fields are ignored, and `rank_fields` that name them are refused.
 #[derive(Deserialize)]
 struct Document {
     text: String,
@@ -41,7 +41,7 @@ impl<'de> Visitor<'de> for DocumentsVisitor {
     }
 }
 
-/// Reads the document at this place.
+/// Reads the document at this index.
 struct At(usize);
 
 impl<'de> DeserializeSeed<'de> for At {

@@ -7,7 +7,7 @@ use serde::{
     de::{DeserializeSeed, Error, SeqAccess, Unexpected, Visitor},
 };
 
-/// What was found.
+/// An element that was read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Element {
     Id(u32),

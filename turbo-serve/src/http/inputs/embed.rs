@@ -1,4 +1,4 @@
-//! `inputs` of `/embed` and its like: one text, one list of token ids, or a list that mixes both.
+//! `inputs` of `/embed` and similar routes: one text, one list of token ids, or a list that mixes both.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::engine::Input;
 
-/// What `inputs` may be where a model gives vectors.
+/// `inputs` for a model that gives vectors.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::http) struct Inputs(pub(in crate::http) Counted);
 

@@ -2,17 +2,18 @@
 //!
 //! | route | forms | |
 //! |---|---|---|
-//! | `/embed` and its like | a text, a list of ids, or a list that mixes both | [`Inputs`] |
+//! | `/embed` and similar routes | a text, a list of ids, or a list that mixes both | [`Inputs`] |
 //! | `/predict` | a text, a pair of texts, or a list of lists of one or two | [`PredictInputs`] |
 //! | `/tokenize` | a text, or a list of texts | [`TextList`] |
 //! | `/decode` | a list of ids, or a list of such lists | [`IdLists`] |
 //! | `documents` of rerankers | a list of texts, or of objects with a text | [`Documents`] |
 //! | `/similarity`, questions, `parameters` | an object | [`Object`] |
-//! | `dimensions`, `top_k` and their like | a whole number | [`Count`] |
-//! | `truncate_prompt_tokens` | a whole number, -1 too | [`Whole`] |
+//! | `dimensions`, `top_k` and similar fields | a whole number | [`Count`] |
+//! | `truncate_prompt_tokens` | a whole number, also -1 | [`Whole`] |
 //!
-//! Each is read in one pass, without trying one form after another: the first element of a list tells what the others
-//! have to be. So an error names the value, its position and what was expected there, which an untagged enum cannot.
+//! Each is read in one pass, without trying one form after another: the first element of a list determines what the
+//! others must be. So an error can name the value, its position and what was expected there, which an untagged enum
+//! cannot.
 
 mod count;
 mod documents;

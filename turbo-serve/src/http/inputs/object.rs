@@ -7,8 +7,8 @@ use serde::{
     de::{MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-/// The fields of a JSON object. serde alone reads those of a struct from a list, too, in an order that no client knows,
-/// and names the struct where there is neither.
+/// The fields of a JSON object. serde alone would also read a struct from a list, in an order that no client knows, and
+/// its error for anything else would name the struct.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::http) struct Object<T>(pub(in crate::http) T);
 

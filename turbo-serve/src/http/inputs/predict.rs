@@ -13,7 +13,7 @@ use super::{
 };
 use crate::engine::Input;
 
-/// What `inputs` may be where a model gives scores of labels.
+/// `inputs` for a model that scores labels.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::http) struct PredictInputs(pub(in crate::http) Counted);
 

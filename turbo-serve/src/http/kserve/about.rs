@@ -87,7 +87,7 @@ async fn told(server: &Server, wanted: Wanted<'_>, headers: &HeaderMap) -> Resul
     Ok(kserve::metadata(server.models(), &served))
 }
 
-/// The same in the form of Triton's configuration.
+/// The metadata in the form of Triton's configuration.
 async fn config(server: &Server, wanted: Wanted<'_>, headers: &HeaderMap) -> Result<Response, KserveError> {
     let Metadata { name, max_batch_size, inputs, outputs, .. } = told(server, wanted, headers).await?;
     let tensor = |tensor: &TensorInfo| json!({ "name": tensor.name, "data_type": tensor.data_type(), "dims": tensor.dims() });

@@ -24,7 +24,7 @@ use crate::{
     models::Wanted,
 };
 
-/// Bytes of the JSON at the beginning of a body that binary tensors follow.
+/// The length in bytes of the JSON at the beginning of a body, which binary tensors follow.
 pub(super) const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
 /// `POST /v2/models/{name}/infer`, `POST /v2/models/{name}/versions/{version}/infer`.

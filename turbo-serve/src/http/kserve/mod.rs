@@ -1,8 +1,8 @@
-//! KServe's Open Inference Protocol v2 over REST: `/v2/…`. What tensors mean is in [`kserve`](crate::kserve); here they
-//! are read and written, as JSON or in the protocol's binary form behind it.
+//! KServe's Open Inference Protocol v2 over REST: `/v2/…`. The meaning of tensors is in [`kserve`](crate::kserve); this
+//! module reads and writes them, as JSON or in the protocol's binary form, which follows the JSON.
 //!
-//! A model is named by the path alone, so these routes exist once and not below `/models/{name}`. Its name may have a
-//! `/`, so one route of the router stands for all requests about a model ([`path`]).
+//! Only the path names a model, so these routes exist once, and not below `/models/{name}`. A name may contain a `/`,
+//! so one route of the router covers all requests about a model ([`path`]).
 
 mod about;
 mod infer;
@@ -40,7 +40,7 @@ pub(super) fn routes() -> Routes {
         .several("/v2/repository/models/{*path}", post(repository::change), changes)
 }
 
-/// The OpenAPI entries of a verb, for the usual version of a model and for one that the path names.
+/// The OpenAPI entry of a verb, for the default version of a model or for one that the path names.
 fn of(verb: Verb, version: Option<&str>) -> (&'static str, String, Operation) {
     let (method, operation) = match verb {
         Verb::Metadata => ("get", told::metadata()),

@@ -1,5 +1,5 @@
-//! Parsing paths below `/v2/models/` and `/v2/repository/models/`. Names may have a `/`, as those of the Hub do, and
-//! clients leave it as it is.
+//! Parses paths below `/v2/models/` and `/v2/repository/models/`. Names may contain a `/`, as the Hub's names do, and
+//! clients do not encode it.
 
 use axum::{
     extract::{FromRequestParts, Path, rejection::PathRejection},
@@ -25,7 +25,7 @@ impl Verb {
     pub(super) const ALL: [Self; 5] =
         [Self::Metadata, Self::Config, Self::Ready, Self::Statistics, Self::Infer];
 
-    /// What follows the model's name, and its version.
+    /// The end of the path, after the model's name and version.
     pub(super) fn end(self) -> &'static str {
         match self {
             Self::Metadata => "",
@@ -47,7 +47,7 @@ pub(super) enum Change {
 impl Change {
     pub(super) const ALL: [Self; 2] = [Self::Load, Self::Unload];
 
-    /// What follows the model's name.
+    /// The end of the path, after the model's name.
     pub(super) fn end(self) -> &'static str {
         match self {
             Self::Load => "/load",
@@ -78,7 +78,7 @@ impl ModelPath {
         let verbs = Verb::ALL.into_iter().filter(|&verb| verb != Verb::Metadata);
         let named = verbs.map(|verb| Some((self.0.strip_suffix(verb.end())?, verb)));
         let (path, verb) = named.flatten().next().unwrap_or((&self.0, Verb::Metadata));
-        // The last one: a name may contain the word.
+        // Split at the last one: a name may contain the word.
         let wanted = match path.rsplit_once("/versions/") {
             Some((name, version)) if !version.contains('/') => {
                 Wanted { name: Some(name), version: Some(version) }

@@ -1,7 +1,7 @@
 //! Reading a request's body: its JSON, and the binary tensors that may follow.
 //!
-//! Numbers and strings are parsed straight into the tensors, without a JSON tree in between: a body of zeros grows by a
-//! small factor only.
+//! Numbers and strings are parsed straight into the tensors, without a JSON tree in between: a body of zeros takes only
+//! a small multiple of its bytes.
 
 use std::{collections::BTreeMap, fmt, time::Instant};
 
@@ -33,7 +33,7 @@ struct InferBody {
     outputs: Option<Vec<Output>>,
 }
 
-/// `null` is as good as leaving one out.
+/// A `null` parameter counts as left out.
 type Parameters = BTreeMap<String, Option<Parameter>>;
 
 #[derive(Deserialize)]
@@ -51,12 +51,12 @@ struct Output {
     parameters: Option<Parameters>,
 }
 
-/// Parameter of a request: whether its outputs are sent as bytes, where an output does not say it.
+/// Parameter of a request: whether its outputs are sent as bytes, unless an output says otherwise.
 const BINARY_OUTPUTS: &str = "binary_data_output";
 /// Parameter of an output: whether it is sent as bytes.
 const BINARY: &str = "binary_data";
 
-/// The request of a body that arrived at `received`, whose headers say where its binary tensors begin.
+/// Reads the body of a request that arrived at `received`; `headers` say where its binary tensors begin.
 pub(super) fn read(headers: &HeaderMap, bytes: &[u8], received: Instant) -> Result<Read, ApiError> {
     let (json, mut rest) = match headers.get(JSON_LENGTH) {
         None => (bytes, [].as_slice()),
@@ -124,7 +124,7 @@ impl Input {
     }
 }
 
-/// Elements of a list, or of lists in lists; `None` where there are none.
+/// Elements of a list, or of nested lists; `None` if there are none.
 #[derive(Default)]
 struct Data(Option<Elements>);
 

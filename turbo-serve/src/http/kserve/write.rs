@@ -8,7 +8,7 @@ use crate::kserve::{OutputTensor, Values};
 
 /// Which outputs are sent as bytes after the JSON.
 pub(super) struct Binary {
-    /// Those for which the request says nothing.
+    /// Whether outputs for which the request says nothing are.
     pub(super) others: bool,
     pub(super) said: BTreeMap<String, bool>,
 }
@@ -48,7 +48,7 @@ struct Told<'a> {
 #[serde(rename_all = "snake_case")]
 enum Content<'a> {
     Data(Data<'a>),
-    /// It follows the JSON.
+    /// The data follows the JSON.
     Parameters {
         binary_data_size: usize,
     },
@@ -62,7 +62,7 @@ enum Data<'a> {
     Text(&'a [String]),
 }
 
-/// The body, and the length of its JSON where bytes follow it.
+/// The body, and the length of its JSON if bytes follow it.
 pub(super) fn write(head: &Head, tensors: &[OutputTensor], binary: &Binary) -> (Vec<u8>, Option<usize>) {
     let Head { model, version, id } = head;
     let mut raw = Vec::new();

@@ -20,13 +20,13 @@ use crate::{
     tasks::NoRoom,
 };
 
-/// Most inputs of a request, for models that take fewer at once. Clients send as many as OpenAI takes, unasked.
+/// Most inputs of a request, unless the model takes more at once. Clients send as many as OpenAI takes, without asking.
 ///
 /// Source: OpenAI's API reference, "Create embeddings": the array `input` may be no longer.
 const MAX_INPUTS: usize = 2048;
 
-/// Body of `POST /v1/embeddings`, with vLLM's fields beside OpenAI's. Fields not named here are ignored, `user` among
-/// them; `null` is as good as leaving one out.
+/// Body of `POST /v1/embeddings`, with vLLM's fields besides OpenAI's. Fields that are not named here are ignored,
+/// `user` among them; for optional ones, `null` counts as leaving them out.
 #[derive(Deserialize)]
 pub(in crate::http) struct EmbeddingsBody {
     #[serde(default, deserialize_with = "not_null")]
@@ -41,9 +41,9 @@ pub(in crate::http) struct EmbeddingsBody {
     truncate_prompt_tokens: Option<Whole>,
     #[serde(default, deserialize_with = "word")]
     truncation_side: Option<Side>,
-    /// Whether rows are normalised, by its name of today.
+    /// Whether rows are normalised, by the field's current name.
     use_activation: Option<bool>,
-    /// By an older one.
+    /// The same by its older name.
     normalize: Option<bool>,
     #[serde(default, deserialize_with = "word")]
     padding: Option<Padding>,
@@ -53,7 +53,7 @@ pub(in crate::http) struct EmbeddingsBody {
     endianness: Option<Endianness>,
 }
 
-/// How bytes of a number are ordered in base64.
+/// The byte order of numbers in base64.
 #[derive(Clone, Copy, Deserialize, PartialEq)]
 #[serde(rename_all = "lowercase")]
 pub(in crate::http) enum Endianness {
@@ -88,8 +88,8 @@ impl RequestBody for EmbeddingsBody {
     }
 }
 
-/// `POST /v1/embeddings`: normalised rows, asked for in parts of as many inputs as the model takes; inputs that are too
-/// long are treated as the request says, or else as the server does by default.
+/// `POST /v1/embeddings`: a row per input, normalised by default, computed in parts of as many inputs as the model
+/// takes. Inputs that are too long are treated as the request says, or else as the server does by default.
 pub(in crate::http) async fn embeddings(
     Call { target, body, received }: Call<EmbeddingsBody>,
 ) -> Result<Response, OpenAiError> {
@@ -122,7 +122,7 @@ pub(in crate::http) async fn embeddings(
     Ok(answer_in_parts(&target, question, inputs.into_iter(), NoRoom::Fails, write).await?)
 }
 
-/// Refuses other bytes than are written: little-endian `f32`s.
+/// Refuses base64 of anything but what is written: little-endian `f32`s.
 pub(in crate::http) fn check_bytes(
     encoding: Encoding,
     embed_dtype: Option<&str>,

@@ -24,7 +24,7 @@ pub(in crate::http) struct List {
     data: Vec<Model>,
 }
 
-/// One name. `root` says what it stands for.
+/// One name. `root` is the model and version that it stands for.
 #[derive(Serialize)]
 pub(in crate::http) struct Model {
     id: String,
@@ -47,7 +47,7 @@ impl Model {
     }
 }
 
-/// `GET /v1/models`: every name that a request may use, of models that are loaded or would be loaded for it.
+/// `GET /v1/models`: every name that a request may use, of models that are loaded or would be loaded on demand.
 pub(in crate::http) async fn list(State(server): State<Server>) -> Json<List> {
     let models = server.models();
     let mut names: Vec<String> = Vec::new();
@@ -63,7 +63,7 @@ pub(in crate::http) async fn list(State(server): State<Server>) -> Json<List> {
     Json(List { object: "list", data })
 }
 
-/// `GET /v1/models/{name}`: the same of one of them.
+/// `GET /v1/models/{name}`: the entry of one name.
 pub(in crate::http) async fn retrieve(
     State(server): State<Server>,
     path: Result<Path<Named>, PathRejection>,
@@ -76,7 +76,7 @@ pub(in crate::http) async fn retrieve(
     Ok(Json(model))
 }
 
-/// The parameter of the path, which may be longer than one segment.
+/// The parameter of the path, which may span several segments.
 #[derive(Deserialize)]
 pub(in crate::http) struct Named {
     name: String,

@@ -1,11 +1,11 @@
 //! The OpenAPI document, and a page that shows it.
 //!
-//! Every route is entered into the router together with its [`Operation`], so none of them is without one, and the
-//! document has no others. That it is true of each, a test finds out (`tests/http/openapi.rs`): it sends the examples and
-//! a lot that is wrong, and holds every answer against the document.
+//! Every route is added to the router together with its [`Operation`], so every route has one, and the document has no
+//! others. A test (`tests/http/openapi.rs`) checks that each entry is true: it sends the examples and many invalid
+//! requests, and validates every answer against the document.
 //!
-//! Written by hand beside the handlers' types instead of derived from them: what a body may be is said by readers of
-//! its own ([`inputs`](super::inputs)), which no derive sees.
+//! The document is written by hand, not derived from the handlers' types: bodies are defined by hand-written
+//! deserializers ([`inputs`](super::inputs)), which a derive does not see.
 
 mod operation;
 mod operations;
@@ -25,10 +25,10 @@ use super::{kserve::routes as of_kserve, model_path::MODEL, router::routes};
 pub(super) use operation::Operation;
 pub(super) use operations::{cohere, kserve, openai, pipeline, rerank, server, tei, vllm};
 
-/// The page: it reads the document that lies beside it, and nothing else.
+/// The page: it loads the document beside it, and nothing else.
 const PAGE: &str = include_str!("page.html");
 
-/// The document of a router that is nested nowhere.
+/// The document of a router that is not nested.
 static DOCUMENT: LazyLock<String> = LazyLock::new(|| document("").to_string());
 
 /// `GET /openapi.json` and `GET /api-doc/openapi.json`.
@@ -43,8 +43,8 @@ pub(super) async fn openapi(
     }
 }
 
-/// What stands before the router's own paths in `path`: as many segments as the pattern has that it is nested at, without
-/// the part that is of a model.
+/// The part of `path` before the router's own paths: as many segments as the pattern at which the router is nested has,
+/// not counting the part for a model.
 fn above<'a>(path: &'a str, pattern: &str) -> &'a str {
     let pattern = pattern.find(&*MODEL).map_or(pattern, |at| &pattern[..at]);
     let segments = pattern.trim_end_matches('/').matches('/').count();
@@ -61,7 +61,7 @@ fn document(above: &str) -> Value {
     let root = if above.is_empty() { "/" } else { above };
     let mut paths = Map::new();
     for (method, path, operation) in routes().operations.into_iter().chain(of_kserve().operations) {
-        // A parameter of many segments is written as one.
+        // OpenAPI has no parameters of several segments: it is written as one of one segment.
         let path = path.replace("{*", "{");
         let path = paths.entry(path).or_insert_with(|| json!({}));
         path[method] = operation.into_json(root);
@@ -91,7 +91,7 @@ fn document(above: &str) -> Value {
                 "variables": { "model": version("model"), "version": version("latest") },
             },
         ],
-        // A server has a key or none.
+        // A server may or may not have a key.
         "security": [{}, { "key": [] }],
         "paths": paths,
         "components": {

@@ -17,7 +17,7 @@ pub(in crate::http) struct Operation {
     refusals: &'static [u16],
     errors: Errors,
     public: bool,
-    /// Whether it exists once, and not below `/models/{model}`, too.
+    /// Whether it exists only at the root, and not below `/models/{model}`, too.
     at_root: bool,
 }
 
@@ -36,7 +36,7 @@ enum Errors {
 const ASKING: [u16; 10] = [400, 404, 408, 413, 415, 422, 424, 429, 503, 504];
 
 impl Operation {
-    /// One that answers with JSON of this schema.
+    /// An operation that answers with JSON of this schema.
     pub(super) fn new(id: &'static str, tag: &'static str, summary: &'static str, schema: &str) -> Self {
         let answer = json!({
             "description": "the answer",
@@ -56,14 +56,14 @@ impl Operation {
         }
     }
 
-    /// One that answers with text of this type.
+    /// An operation that answers with text of this type.
     pub(super) fn text(id: &'static str, tag: &'static str, summary: &'static str, media_type: &str) -> Self {
         let content = json!({ media_type: { "schema": { "type": "string" } } });
         let answer = json!({ "description": "the answer", "content": content });
         Self { answer, ..Self::new(id, tag, summary, "Nothing") }
     }
 
-    /// One that answers with its status alone.
+    /// An operation that answers with its status alone.
     pub(super) fn nothing(id: &'static str, tag: &'static str, summary: &'static str) -> Self {
         Self { answer: json!({ "description": "nothing" }), ..Self::new(id, tag, summary, "Nothing") }
     }
@@ -106,7 +106,7 @@ impl Operation {
         self
     }
 
-    /// The same of one version, which the path names.
+    /// The same operation for a version that the path names.
     pub(in crate::http) fn of_version(self) -> Self {
         let id = format!("{}_of_version", self.id);
         Self { id: id.into(), ..self.with_parameter("version") }
@@ -154,7 +154,7 @@ impl Operation {
         Self { public: true, ..self }
     }
 
-    /// As the document says it, of a router whose paths follow `root`.
+    /// The document's entry, for a router whose paths follow `root`.
     pub(super) fn into_json(self, root: &str) -> Value {
         let schema = match self.errors {
             Errors::Tei => "Error",
@@ -165,7 +165,7 @@ impl Operation {
         };
         let mut responses = Map::from_iter([("200".to_owned(), self.answer)]);
         let needs_key = (!self.public).then_some(401);
-        // web pages of other origins are refused where there is a body
+        // requests with a body are refused if they come from a web page of another origin
         let of_pages = self.body.is_some().then_some(403);
         for status in self.refusals.iter().copied().chain(needs_key).chain(of_pages) {
             responses.insert(status.to_string(), refusal(status, schema));

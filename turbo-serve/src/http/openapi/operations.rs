@@ -1,13 +1,13 @@
-//! All operations, by the protocol that they are of.
+//! All operations, by protocol.
 
 use serde_json::{Value, json};
 
 use super::Operation;
 
-/// What may be wrong with a question about a model that may have to be loaded for it.
+/// Error statuses of a request about a model that may have to be loaded for it.
 const LOADING: [u16; 4] = [400, 404, 503, 504];
 
-/// Of text-embeddings-inference.
+/// Operations of text-embeddings-inference.
 pub(in crate::http) mod tei {
     use super::*;
 
@@ -108,7 +108,7 @@ pub(in crate::http) mod tei {
     }
 }
 
-/// Of rerankers.
+/// Operations of rerankers.
 pub(in crate::http) mod rerank {
     use super::*;
 
@@ -149,7 +149,7 @@ pub(in crate::http) mod rerank {
     }
 }
 
-/// Of OpenAI.
+/// Operations of OpenAI.
 pub(in crate::http) mod openai {
     use super::*;
 
@@ -186,7 +186,7 @@ pub(in crate::http) mod openai {
     }
 }
 
-/// Of Cohere.
+/// Operations of Cohere.
 pub(in crate::http) mod cohere {
     use super::*;
 
@@ -213,7 +213,7 @@ pub(in crate::http) mod cohere {
     }
 }
 
-/// Of vLLM's pooling models.
+/// Operations of vLLM's pooling models.
 pub(in crate::http) mod vllm {
     use super::*;
 
@@ -276,7 +276,7 @@ pub(in crate::http) mod vllm {
     }
 }
 
-/// Of Hugging Face's inference clients.
+/// Operations of Hugging Face's inference clients.
 pub(in crate::http) mod pipeline {
     use super::*;
 
@@ -338,7 +338,7 @@ pub(in crate::http) mod pipeline {
     }
 }
 
-/// Of KServe's Open Inference Protocol v2.
+/// Operations of KServe's Open Inference Protocol v2.
 pub(in crate::http) mod kserve {
     use super::*;
 
@@ -429,7 +429,7 @@ pub(in crate::http) mod kserve {
     }
 }
 
-/// About the server.
+/// Operations about the server.
 pub(in crate::http) mod server {
     use super::*;
 

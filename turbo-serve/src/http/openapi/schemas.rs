@@ -1,4 +1,4 @@
-//! What bodies and answers look like. `null` is as good as leaving an optional field out, and fields that are not named
+//! The schemas of bodies and answers. For an optional field, `null` counts as leaving it out; fields that are not named
 //! are ignored.
 
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ fn count() -> Value {
     json!({ "type": "integer", "minimum": 0 })
 }
 
-/// Of an optional field.
+/// The schema of an optional field.
 fn maybe(kind: &str) -> Value {
     json!({ "type": [kind, "null"] })
 }
@@ -47,12 +47,12 @@ fn maybe_one_of<const N: usize>(words: [&str; N]) -> Value {
     json!({ "enum": words.collect::<Vec<_>>() })
 }
 
-/// An object, and those of its fields that have to be there.
+/// The schema of an object, with the fields that it must have.
 fn object<const N: usize>(properties: Value, required: [&str; N]) -> Value {
     json!({ "type": "object", "properties": properties, "required": Vec::from(required) })
 }
 
-/// All of them, by name.
+/// All schemas, by name.
 pub(super) fn all() -> Value {
     let mut all = json!({});
     for part in
@@ -256,7 +256,7 @@ fn cohere() -> Value {
     })
 }
 
-/// Fields that vLLM's routes have in common, beside their own.
+/// A route's own fields, with those that all of vLLM's routes share.
 fn with_extensions(own: Value) -> Value {
     let mut all = json!({
         "model": maybe("string"), "truncate_prompt_tokens": any([json!({ "const": -1 }), maybe_from(1)]),
@@ -318,7 +318,7 @@ fn vllm() -> Value {
     })
 }
 
-/// vLLM's list of what there is of each input.
+/// vLLM's list of one item per input.
 fn scored_list(item: Value) -> Value {
     object(
         json!({

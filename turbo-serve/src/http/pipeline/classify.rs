@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Its body.
+/// The request's body.
 #[derive(Deserialize)]
 pub(in crate::http) struct ClassifyBody {
     inputs: TextList,
@@ -49,7 +49,7 @@ struct Label<'a> {
     score: f32,
 }
 
-/// `[[{"label", "score"}]]`, a list for one text, too; the best first.
+/// `[[{"label", "score"}]]`, nested for a single text, too; the best first.
 pub(in crate::http) async fn text_classification(
     Call { target, body, received }: Call<ClassifyBody>,
 ) -> Result<Response, TeiError> {

@@ -19,7 +19,7 @@ use crate::{
     tasks::{EntityRequest, FoundEntity, entities},
 };
 
-/// Its body.
+/// The request's body.
 #[derive(Deserialize)]
 pub(in crate::http) struct EntitiesBody {
     inputs: TextList,
@@ -30,7 +30,7 @@ pub(in crate::http) struct EntitiesBody {
 struct Parameters {
     aggregation_strategy: Option<Strategy>,
     ignore_labels: Option<Vec<String>>,
-    /// The tokens that parts of a long text would share. Texts are not split: above 0 is refused, and 0 turns
+    /// The tokens that the parts of a long text would share. Texts are not split here: above 0 is refused, and 0 turns
     /// truncation off.
     stride: Option<Count>,
 }
@@ -60,7 +60,7 @@ struct Token<'a> {
     end: usize,
 }
 
-/// An entity of words. `word` is what stands in the text, where the transformers library puts tokens together.
+/// An entity of words. `word` is the text's own spelling, whereas the transformers library joins tokens.
 #[derive(Serialize)]
 struct Group<'a> {
     entity_group: &'a str,
@@ -77,7 +77,7 @@ enum Entity<'a> {
     Group(Group<'a>),
 }
 
-/// How vocabularies write unknown tokens; the text itself is more useful.
+/// How vocabularies write unknown tokens; the text's own spelling is reported instead.
 const UNKNOWN: [&str; 2] = ["[UNK]", "<unk>"];
 
 /// `[{"entity_group", …}]` for one text, `[[…]]` for several; `[{"entity", …}]` without aggregation.
@@ -122,7 +122,7 @@ fn json(texts: &[String], found: &[Vec<FoundEntity>], aggregation: Aggregation, 
     json.expect("numbers and strings are always JSON")
 }
 
-/// The entities of one text, with their places in characters.
+/// The entities of one text, with offsets in characters.
 fn in_text<'a>(text: &'a str, found: &'a [FoundEntity], aggregation: Aggregation) -> Vec<Entity<'a>> {
     let characters = CharOffsets::of(text);
     let entity = |found: &'a FoundEntity| {

@@ -15,7 +15,7 @@ use crate::{
     tasks::{Filled, Found, GapRequest, fill_gaps},
 };
 
-/// Its body.
+/// The request's body.
 #[derive(Deserialize)]
 pub(in crate::http) struct GapBody {
     inputs: String,
@@ -40,7 +40,7 @@ struct Word<'a> {
     sequence: &'a str,
 }
 
-/// Words for a gap by default.
+/// Default number of words for a gap.
 const TOP_K: usize = 5;
 
 /// `[{"score", "token", "token_str", "sequence"}]` for one gap, `[[…]]` for several.

@@ -19,7 +19,7 @@ use crate::{
     tasks::{Found, FoundAnswer, QuestionRequest, answer_question},
 };
 
-/// Its body.
+/// The request's body.
 #[derive(Deserialize)]
 pub(in crate::http) struct QuestionBody {
     inputs: Object<Inputs>,
@@ -54,9 +54,9 @@ struct Answer<'a> {
     answer: &'a str,
 }
 
-/// Greatest `max_answer_len`, in tokens: as many spans are scored for every token of the context.
+/// Greatest `max_answer_len`, in tokens: that many spans are scored for every token of the context.
 const MOST_ANSWER_LEN: usize = 512;
-/// Greatest `top_k`: as many answers are kept for every window.
+/// Greatest `top_k`: that many answers are kept for every window.
 const MOST_ANSWERS: usize = 1000;
 
 /// `{"score", "start", "end", "answer"}`, a list of them for `top_k` above 1.
@@ -113,7 +113,7 @@ fn json(context: &str, found: &[FoundAnswer], top_k: usize) -> Vec<u8> {
     });
     let none = Answer { score: 0.0, start: 0, end: 0, answer: "" };
     let json = match top_k {
-        // An empty context has no answer: an empty one with score 0.
+        // An empty context has no answers: the result is an empty one with score 0.
         1 => serde_json::to_vec(&answers.next().unwrap_or(none)),
         _ => serde_json::to_vec(&answers.collect::<Vec<_>>()),
     };

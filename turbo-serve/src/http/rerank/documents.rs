@@ -1,5 +1,5 @@
-//! `POST /v1/rerank` and `POST /v2/rerank`, as the clients of Cohere and Jina call them. The answer has what either
-//! reads; fields that are not named here are ignored.
+//! `POST /v1/rerank` and `POST /v2/rerank`, as the clients of Cohere and Jina call them. The answer has the fields that
+//! either reads; fields of the body that are not named here are ignored.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -22,7 +22,7 @@ use crate::{
     tasks::{AT_ONCE, Door, NoRoom, patiently},
 };
 
-/// Its body.
+/// The request's body.
 #[derive(Deserialize)]
 pub(in crate::http) struct DocumentsBody {
     model: Option<String>,
@@ -69,7 +69,7 @@ struct Document<'a> {
     text: &'a str,
 }
 
-/// What Cohere's clients find beside the results.
+/// What Cohere's clients read besides the results.
 #[derive(Serialize)]
 struct Meta {
     api_version: ApiVersion,
@@ -82,7 +82,7 @@ struct ApiVersion {
     version: &'static str,
 }
 
-/// Nothing is billed here, but some clients take it for granted.
+/// Nothing is billed here, but some clients expect this field.
 #[derive(Serialize)]
 struct BilledUnits {
     search_units: usize,
@@ -93,14 +93,14 @@ struct Tokens {
     input_tokens: usize,
 }
 
-/// And Jina's.
+/// What Jina's clients read besides the results.
 #[derive(Serialize)]
 struct Usage {
     prompt_tokens: usize,
     total_tokens: usize,
 }
 
-/// What can be done about too many documents.
+/// The remedy for too many documents.
 const FEWER: &str = "send fewer documents at a time, or raise `--max-rerank-documents`";
 
 /// `{"results": [{"index", "relevance_score", "document"}], …}`, the best first.
@@ -151,7 +151,7 @@ pub(in crate::http) async fn rerank(
     Ok(answer_in_parts(&target, question, pairs(query, documents), no_room, write).await?)
 }
 
-/// Refuses to rank by other fields of documents than the one that is read.
+/// Refuses to rank documents by any field but `text`.
 fn check_fields(rank_fields: Option<&[String]>) -> Result<(), ApiError> {
     match rank_fields {
         None => Ok(()),
@@ -162,7 +162,7 @@ fn check_fields(rank_fields: Option<&[String]>) -> Result<(), ApiError> {
     }
 }
 
-/// Refuses to take apart what is answered together: each part would be an ensemble's whole choice.
+/// Refuses more texts than go at a time for an ensemble that retrieves: it would retrieve from each part separately.
 pub(in crate::http) fn check_at_once(
     target: &Target,
     field: &str,
@@ -179,7 +179,8 @@ pub(in crate::http) fn check_at_once(
     )))
 }
 
-/// Refuses to cut texts to what `field` says for an ensemble, each model of which has tokens of its own.
+/// Refuses to cut texts to the number of tokens in `field` for an ensemble: each of its models counts tokens of its
+/// own.
 pub(in crate::http) fn check_cut(
     target: &Target,
     field: &str,
@@ -195,8 +196,8 @@ pub(in crate::http) fn check_cut(
     )))
 }
 
-/// The documents, each without what comes behind its first `limit` tokens. Where the tokenizer was asked for that, whatever
-/// follows waits for room: without it all that was done would be in vain.
+/// Cuts each document after its first `limit` tokens. Once the tokenizer has been asked, later requests to the engine
+/// wait for room: if they failed, the work done so far would be wasted.
 pub(in crate::http) async fn cut(
     target: &Target,
     mut documents: Vec<String>,
@@ -229,21 +230,21 @@ pub(in crate::http) async fn cut(
     Ok((documents, no_room))
 }
 
-/// Whether a text may have more tokens than `limit`; most need not be looked at for that. Of ASCII a token is a byte at
-/// least, but for the mark that some tokenizers put before a text; other letters may be written as many before they are
-/// made tokens (NFKC writes one of three bytes as eighteen letters).
+/// Whether a text may have more tokens than `limit`: most texts can be ruled out without tokenizing them. In ASCII, a
+/// token is at least one byte, except the mark that some tokenizers put before a text. Other characters may grow before
+/// they become tokens (NFKC writes one of three bytes as eighteen letters).
 fn may_exceed(text: &str, limit: usize) -> bool {
     text.len() >= limit || !text.is_ascii()
 }
 
-/// Where the last of the first `limit` tokens ends.
+/// The byte at which the first `limit` tokens end.
 fn end_of(tokenized: &Tokenized, limit: usize, text: &str) -> usize {
     let ends = tokenized.encodings.iter().flat_map(|encoding| &encoding.offsets).map(|bytes| bytes.end);
-    // A token may end inside of a character, of which the next one is the rest.
+    // A token may end inside a character, whose rest is the next token.
     ends.take(limit).last().map_or(text.len(), |end| text.floor_char_boundary(end))
 }
 
-/// A name for an answer of this kind. Each of the standard library's random states has keys of its own.
+/// A new id for an answer of this kind. It is random: each of the standard library's random states has its own keys.
 pub(in crate::http) fn new_id(kind: &str) -> String {
     format!("{kind}-{:016x}", RandomState::new().build_hasher().finish())
 }

@@ -1,4 +1,4 @@
-//! The routes of models that tell how well a text fits a query, in the words of three APIs.
+//! The routes of models that score how well a text fits a query, in the forms of three APIs.
 //!
 //! | route | body | answer |
 //! |---|---|---|
@@ -24,21 +24,21 @@ pub(crate) use order::check_copies;
 pub(super) use order::{check_count, scores};
 use texts::rerank as rerank_texts;
 
-/// Tells the APIs apart.
+/// The fields that tell the APIs apart.
 #[derive(Deserialize)]
 struct Fields {
     texts: Option<IgnoredAny>,
     documents: Option<IgnoredAny>,
 }
 
-/// `POST /rerank`: what its body has says whose words these are.
+/// `POST /rerank`: the fields of its body say which API it is for.
 pub(super) async fn rerank(State(server): State<Server>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
     let bytes = match call::read(&mut head, body, &server).await {
         Ok((bytes, _)) => bytes,
         Err(error) => return TeiError::from(error).into_response(),
     };
-    // Whatever is wrong with it is told by the route that reads it.
+    // Whatever is wrong with the body is reported by the route that reads it.
     let of_documents = serde_json::from_slice(&bytes)
         .is_ok_and(|Fields { texts, documents }| texts.is_none() && documents.is_some());
     let request = Request::from_parts(head, Body::from(bytes));

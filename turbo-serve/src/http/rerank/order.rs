@@ -1,4 +1,4 @@
-//! What all of them ask the model, and how its answer becomes an order.
+//! What all rerank routes ask of the model, and how its answer becomes a ranking.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// Refuses what cannot be ranked: by this model, or for there is nothing.
+/// Refuses if this model does not rank, or if there are no texts.
 pub(super) fn check(target: &Target, field: &str, texts: usize) -> Result<(), ApiError> {
     Ability::Rerank.check(target)?;
     match texts {
@@ -21,8 +21,8 @@ pub(super) fn check(target: &Target, field: &str, texts: usize) -> Result<(), Ap
     }
 }
 
-/// Refuses more texts than `limit`. Before the query is copied for each: a megabyte of query, and three hundred thousand
-/// empty texts, are 2 MB.
+/// Refuses more texts than `limit`. Called before the query is copied for each text: a query of a megabyte and three
+/// hundred thousand empty texts fit into 2 MB.
 pub(in crate::http) fn check_count(got: usize, limit: usize) -> Result<(), ApiError> {
     match got > limit {
         true => Err(EngineError::TooManyInputs { got, limit }.into()),
@@ -30,11 +30,11 @@ pub(in crate::http) fn check_count(got: usize, limit: usize) -> Result<(), ApiEr
     }
 }
 
-/// Most bytes of the copies of a query that are beside texts at a time: two requests of 32 texts, with a query that is
-/// nearly all of a body of the usual limit.
+/// Most bytes that the copies of a query, one for each text, take at a time: enough for two requests of 32 texts, with
+/// a query that nearly fills a body of the default limit.
 const MOST_COPIED: usize = 128 << 20;
 
-/// Refuses a query, which `field` says, of which so many copies at a time would take too much memory.
+/// Refuses a query, given in `field`, if this many copies of it at a time would take too much memory.
 pub(crate) fn check_copies(field: &str, query: &str, copies: usize) -> Result<(), ApiError> {
     if query.len().saturating_mul(copies) <= MOST_COPIED {
         return Ok(());
@@ -45,17 +45,17 @@ pub(crate) fn check_copies(field: &str, query: &str, copies: usize) -> Result<()
     )))
 }
 
-/// What the model looks at: the query beside each text, from when it is asked for.
+/// The model's inputs: the query beside each text, copied only when the input is asked for.
 pub(super) fn pairs(query: String, texts: Vec<String>) -> impl Iterator<Item = Input> {
     texts.into_iter().map(move |text| Input::Pair(query.clone(), text))
 }
 
-/// How well the texts of these pairs fit their query.
+/// Asks how well the text of each pair fits its query.
 pub(super) fn question(pairs: Vec<Input>, received: Instant) -> Question {
     Question::new(Counted::batch(pairs), OutputKind::RAW, received)
 }
 
-/// Which text, and its score; the best first.
+/// The index of each text and its score, the best first.
 pub(super) fn best_first(
     response: &InferResponse,
     function: ScoreFunction,

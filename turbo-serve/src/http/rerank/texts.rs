@@ -1,4 +1,4 @@
-//! `POST /rerank` in text-embeddings-inference's words.
+//! `POST /rerank` in text-embeddings-inference's form.
 
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// Its body.
+/// The request's body.
 #[derive(Deserialize)]
 pub(super) struct TextsBody {
     query: String,

@@ -1,5 +1,5 @@
-//! The route of sequence classifiers: `/predict` scores labels. What orders texts by the score of the only one is in
-//! [`rerank`](crate::http::rerank).
+//! The route of sequence classifiers: `/predict` scores labels. Ranking texts by the score of a model's only label is
+//! in [`rerank`](crate::http::rerank).
 
 use axum::response::Response;
 use serde::{Deserialize, Serialize, de::IgnoredAny};
@@ -26,7 +26,7 @@ pub(in crate::http) struct PredictBody {
     truncate: Option<bool>,
     truncation_direction: Option<TruncationDirection>,
     raw_scores: Option<bool>,
-    /// Of clients for zero-shot classification.
+    /// Sent by clients for zero-shot classification.
     parameters: Option<Object<Parameters>>,
 }
 
@@ -45,9 +45,9 @@ struct Prediction<'a> {
     label: &'a str,
 }
 
-/// How the logits of a model become scores between 0 and 1 here. The folder of a cross-encoder may say that its logits
-/// are the scores; text-embeddings-inference does not look, and its clients' thresholds are made for that:
-/// `raw_scores` is how they ask for logits.
+/// How a model's logits become scores between 0 and 1 on text-embeddings-inference's routes. A cross-encoder's folder
+/// may say that the logits are the scores. text-embeddings-inference ignores that, and its clients' thresholds are made
+/// for scores in that range: they ask for logits with `raw_scores`.
 pub(crate) fn score_function(model: &ModelInfo, raw_scores: Option<bool>) -> ScoreFunction {
     match model.score_function {
         _ if raw_scores == Some(true) => ScoreFunction::Identity,
@@ -57,7 +57,7 @@ pub(crate) fn score_function(model: &ModelInfo, raw_scores: Option<bool>) -> Sco
     }
 }
 
-/// Refuses labels of the client's own, instead of which it would get the model's.
+/// Refuses labels of the client's own: it would get the model's labels instead.
 pub(in crate::http) fn check_labels(
     model: &ModelInfo,
     candidate_labels: Option<IgnoredAny>,

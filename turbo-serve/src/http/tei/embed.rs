@@ -30,7 +30,7 @@ pub(in crate::http) struct EmbedBody {
     dimensions: Option<Count>,
 }
 
-/// Body of `POST /embed_all` and `POST /embed_sparse`: as [`EmbedBody`], without what concerns dense pooled rows.
+/// Body of `POST /embed_all` and `POST /embed_sparse`: like [`EmbedBody`], without the options of dense pooled rows.
 #[derive(Deserialize)]
 pub(in crate::http) struct EmbedAllBody {
     inputs: Inputs,
@@ -118,7 +118,7 @@ impl EmbedAllBody {
     }
 }
 
-/// Whether a body asks how alike sentences are: no other that a model for vectors is asked has such `inputs`.
+/// Whether a body asks for the similarity of sentences: no other request to an embedding model has such `inputs`.
 pub(in crate::http) fn compares(body: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Compared {
@@ -128,7 +128,7 @@ pub(in crate::http) fn compares(body: &[u8]) -> bool {
     struct Source {
         source_sentence: Option<IgnoredAny>,
     }
-    // Whatever is wrong with it is told by the route that reads it.
+    // Whatever is wrong with the body is reported by the route that reads it.
     serde_json::from_slice(body).is_ok_and(|Compared { inputs }| inputs.0.source_sentence.is_some())
 }
 

@@ -40,7 +40,7 @@ struct Info<'a> {
     docker_label: Option<&'a str>,
 }
 
-/// The first three are text-embeddings-inference's, which serves no others.
+/// The first three are text-embeddings-inference's; it serves no others.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum ModelType<'a> {
@@ -84,7 +84,7 @@ impl<'a> From<&'a ModelInfo> for ModelType<'a> {
     }
 }
 
-/// As text-embeddings-inference writes those that it has.
+/// The name that text-embeddings-inference has for a pooling, or one in its style.
 fn pooling_name(pooling: Pooling) -> &'static str {
     match pooling {
         Pooling::Cls => "cls",
@@ -124,8 +124,8 @@ pub(in crate::http) async fn info(target: Target) -> Response {
     axum::Json(Info::from(target.engine().info())).into_response()
 }
 
-/// `GET /health`: 200 without a body, or 503 with the reason; of all models together ([`Models::health`]), or of the
-/// one that the path names. Nothing is loaded for it.
+/// `GET /health`: 200 without a body, or 503 with the reason; for all models together ([`Models::health`]), or for the
+/// one that the path names. It never loads a model.
 ///
 /// [`Models::health`]: crate::models::Models::health
 pub(in crate::http) async fn health(State(server): State<Server>, path: InPath) -> Result<(), TeiError> {
@@ -137,7 +137,7 @@ pub(in crate::http) async fn health(State(server): State<Server>, path: InPath) 
     Ok(check(health, models)?)
 }
 
-/// An error with the reason if the health is not `Ready`.
+/// Fails with the reason if the health is not `Ready`.
 pub(in crate::http) fn check(health: Option<Health>, models: &Models) -> Result<(), ApiError> {
     let why = match health {
         Some(Health::Ready) => return Ok(()),

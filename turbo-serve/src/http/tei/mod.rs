@@ -1,5 +1,5 @@
 //! The routes of text-embeddings-inference, as its clients call them. In all bodies, fields that are not named here are
-//! ignored, and `null` is as good as leaving one out.
+//! ignored, and `null` counts as leaving a field out.
 
 mod classify;
 mod embed;
@@ -16,7 +16,7 @@ pub(super) use embed::{compares, embed, embed_all, embed_sparse, similarity};
 pub(super) use info::{check as check_health, health, info, metrics};
 pub(super) use tokens::{decode, tokenize};
 
-// what they share with text-embeddings-inference's other protocol
+// shared with text-embeddings-inference's gRPC services
 pub(crate) use classify::score_function;
 pub(crate) use tokens::{Token, tokens};
 
@@ -29,8 +29,8 @@ pub(super) enum TruncationDirection {
     Right,
 }
 
-/// How a request truncates inputs that are too long. `None` leaves it to the engine: the models of an ensemble may have
-/// a default each.
+/// How a request truncates inputs that are too long. `None` leaves it to the engine: each model of an ensemble may have
+/// a default of its own.
 pub(super) fn truncation(
     target: &Target,
     truncate: Option<bool>,

@@ -38,7 +38,7 @@ impl RequestBody for DecodeBody {
     type Error = TeiError;
 }
 
-/// One token. `start` and `stop` are bytes of the text, its prompt included; special tokens have none.
+/// One token. `start` and `stop` are byte offsets into the text, prompt included; special tokens have none.
 #[derive(Serialize)]
 pub(crate) struct Token<'a> {
     pub(crate) id: u32,
@@ -61,7 +61,7 @@ pub(in crate::http) async fn tokenize(
     let prompt = prompt.map_err(ApiError::from)?;
     let request = TokenizeRequest { prompt, ..TokenizeRequest::new(texts, Extent::Whole(special)) };
     let tokenized = caught(|| target.engine().tokenize(request)).await?;
-    // 2 MB of text have up to as many tokens, and each is a hundred bytes of JSON.
+    // 2 MB of text may be two million tokens, and each is a hundred bytes of JSON.
     let body = elsewhere(move || {
         let all: Vec<Vec<Token<'_>>> = tokenized.iter().map(tokens).collect();
         Ok(serde_json::to_vec(&all).expect("numbers and strings are always JSON"))

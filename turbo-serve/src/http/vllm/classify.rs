@@ -1,4 +1,4 @@
-//! `POST /classify`: the label of each text, and how likely every label is.
+//! `POST /classify`: the label of each text, and the probability of every label.
 
 use axum::response::Response;
 use serde::{Deserialize, Serialize, de::IgnoredAny};
@@ -25,7 +25,7 @@ use crate::{
     tasks::NoRoom,
 };
 
-/// Its body.
+/// The request's body.
 #[derive(Deserialize)]
 pub(in crate::http) struct ClassifyBody {
     model: Option<String>,

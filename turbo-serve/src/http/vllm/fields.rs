@@ -1,4 +1,4 @@
-//! Fields that vLLM's pooling routes have in common, `/v1/embeddings` among them.
+//! Fields that vLLM's pooling routes share; `/v1/embeddings` is one of these routes.
 
 use serde::{
     Deserialize, Deserializer,
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// What is done to inputs that are too long.
+/// How inputs that are too long are cut.
 pub(in crate::http) struct Cut {
     pub(in crate::http) truncation: Option<Truncation>,
     pub(in crate::http) max_input_length: Option<usize>,
@@ -30,7 +30,7 @@ pub(in crate::http) enum Side {
     Right,
 }
 
-/// Whether inputs are made as long as the model takes.
+/// Whether inputs are padded to the length that the model takes.
 #[derive(Clone, Copy, Deserialize, PartialEq)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::http) enum Padding {
@@ -39,8 +39,8 @@ pub(in crate::http) enum Padding {
 }
 
 impl Cut {
-    /// What `truncate_prompt_tokens` says, -1 for all that the model takes, and `truncation_side`. Without either it is
-    /// the server's default.
+    /// What `truncate_prompt_tokens`, where -1 means all that the model takes, and `truncation_side` say. Without
+    /// either, the server's default applies.
     pub(in crate::http) fn of(
         target: &Target,
         tokens: Option<Whole>,
@@ -68,7 +68,7 @@ fn length(tokens: i64, limit: usize) -> Result<usize, ApiError> {
     })
 }
 
-/// Whether logits become scores, by the field's name of today or by those that it had.
+/// Whether logits become scores: the first value given, by the field's current name or a former one.
 pub(in crate::http) fn activation(names: [Option<bool>; 3]) -> Option<bool> {
     names.into_iter().flatten().next()
 }
@@ -81,7 +81,7 @@ pub(in crate::http) fn refuse(field: &str, value: Option<IgnoredAny>, remedy: &s
     }
 }
 
-/// Refuses what else a template of pairs may name.
+/// Refuses other variables for a template of pairs.
 pub(in crate::http) fn check_template(chat_template_kwargs: Option<IgnoredAny>) -> Result<(), ApiError> {
     let remedy = "a template gets what the model's folder says, and from a request only the `instruction`";
     refuse("chat_template_kwargs", chat_template_kwargs, remedy)
@@ -94,7 +94,8 @@ pub(in crate::http) fn not_null<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     T::deserialize(deserializer).map(Some)
 }
 
-/// Reads one of several words. serde_json calls it bad syntax where an enum is neither a text nor an object.
+/// Reads one of several words, by way of a string: serde_json reports bad syntax where an enum is neither a string nor
+/// an object.
 pub(in crate::http) fn word<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
@@ -102,7 +103,7 @@ pub(in crate::http) fn word<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     word.map(|word| T::deserialize(word.into_deserializer())).transpose()
 }
 
-/// The inputs, which are texts and ids only.
+/// The inputs, which are texts and token ids only; there must be at least one.
 pub(in crate::http) fn check_input(
     input: Option<Inputs>,
     messages: Option<IgnoredAny>,
@@ -125,7 +126,7 @@ pub(in crate::http) fn check_special_tokens(add_special_tokens: Option<bool>) ->
     }
 }
 
-/// Refuses padding, which would be looked at like any other token.
+/// Refuses padding: the model would attend to it as to any other token.
 pub(in crate::http) fn check_padding(padding: Option<Padding>) -> Result<(), ApiError> {
     match padding {
         Some(Padding::MaxLength) => Err(ApiError::validation(

@@ -6,8 +6,8 @@
 //! | `/classify` | `input` | `{"data": [{"index", "label", "probs", "num_classes"}], …}` |
 //! | `/pooling` | `input`, `task` | `{"data": [{"index", "object": "pooling", "data"}], …}` |
 //!
-//! Fields that change nothing of an answer are ignored (`user`, `priority`); what would change one, and is not possible
-//! here, is refused by its name ([`fields`]).
+//! Fields that do not change an answer are ignored (`user`, `priority`). Fields that would change it in a way that is
+//! not possible here are refused by name ([`fields`]).
 
 mod classify;
 pub(super) mod fields;
@@ -24,7 +24,7 @@ pub(super) use classify::classes;
 pub(super) use pooling::pooling;
 pub(super) use score::{NAMES, score};
 
-/// A list of answers, and what it took.
+/// A list of answers, and its usage.
 #[derive(Serialize)]
 struct List<'a, T> {
     id: String,
@@ -52,12 +52,12 @@ impl<'a, T: Serialize> List<'a, T> {
     }
 }
 
-/// When an answer was made, in seconds after 1970.
+/// The time at which an answer is made, in seconds since 1970.
 fn created() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
 }
 
-/// What an answer is called: as its client calls the request, where that says so.
+/// The id of an answer: the client's id of the request, if it sent one, or a new one.
 fn id_of(kind: &str, request_id: Option<String>) -> String {
     request_id.map_or_else(|| new_id(kind), |id| format!("{kind}-{id}"))
 }

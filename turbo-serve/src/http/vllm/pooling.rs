@@ -26,7 +26,7 @@ use crate::{
     tasks::NoRoom,
 };
 
-/// Its body.
+/// The request's body.
 #[derive(Deserialize)]
 pub(in crate::http) struct PoolingBody {
     model: Option<String>,
@@ -62,7 +62,7 @@ impl RequestBody for PoolingBody {
     }
 }
 
-/// What is asked of a model.
+/// What a request asks of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PoolingTask {
     Embed,
@@ -115,7 +115,7 @@ pub(in crate::http) async fn pooling(
         ..Question::new(Counted { inputs, arity }, output, received)
     };
     if task.is_of_tokens() {
-        // the size of such an answer is not known before the inputs are tokens, so all of them are asked for at once
+        // the size of such an answer is not known before the inputs are tokenized, so they are all asked for at once
         return Ok(answer(&target, question(inputs), write).await?);
     }
     target.check_values(inputs.len() * row_len)?;
@@ -125,7 +125,7 @@ pub(in crate::http) async fn pooling(
 }
 
 impl PoolingTask {
-    /// The one that a request names, or the first of those that the model can do.
+    /// The task that a request names, or else the first that the model can do.
     fn of(model: &ModelInfo, name: Option<&str>) -> Result<Self, ApiError> {
         let possible: &[Self] = match Ability::of(model) {
             Ability::Embed => &[Self::Embed, Self::TokenEmbed],

@@ -1,5 +1,5 @@
-//! `POST /score` and `POST /v1/score`: how well two texts go together. A model for that looks at both at once; of one that
-//! makes vectors it is their cosine.
+//! `POST /score` and `POST /v1/score`: how well two texts match. A cross-encoder reads both at once; for an embedding
+//! model the score is the cosine of their vectors.
 
 use axum::{extract::State, response::Response};
 use serde::{Deserialize, Serialize, de::IgnoredAny};
@@ -27,11 +27,11 @@ use crate::{
     tasks::{AT_ONCE, NoRoom},
 };
 
-/// Its body. The two sides of the pairs have had several names.
+/// The request's body. The two sides of the pairs have had several names over time.
 #[derive(Deserialize)]
 pub(in crate::http) struct ScoreBody {
     model: Option<String>,
-    /// No name of texts here, but at `/rerank`.
+    /// `/rerank`'s name for the query. Not a side here, but errors mention it.
     query: Option<IgnoredAny>,
     #[serde(default, deserialize_with = "not_null")]
     queries: Option<TextList>,
@@ -70,7 +70,7 @@ impl RequestBody for ScoreBody {
     }
 }
 
-/// One side of the pairs, and what it is called.
+/// One side of the pairs, and the field that it came in.
 struct Texts {
     field: &'static str,
     list: TextList,
@@ -89,16 +89,16 @@ struct Score {
     score: f32,
 }
 
-/// What the sides of pairs are called, in the order of the body's fields.
+/// The names that the two sides may have together, in the order of the body's fields.
 pub(in crate::http) const NAMES: [(&str, &str); 4] =
     [("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2")];
 
-/// What can be done about too many pairs.
+/// The remedy for too many pairs.
 const FEWER: &str = "send fewer pairs at a time, or raise `--max-rerank-documents`";
 
 /// How a model answers.
 enum How {
-    /// It looks at both texts, and its logit becomes a score so.
+    /// It reads both texts at once, and this function turns its logit into a score.
     Pairs(ScoreFunction),
     /// It makes a vector of each text.
     Vectors,
@@ -127,7 +127,7 @@ pub(in crate::http) async fn score(
     let model = &target.engine().info().model;
     let how = match Ability::of(model) {
         Ability::Rerank if body.activation() == Some(false) => How::Pairs(ScoreFunction::Identity),
-        // What a folder says of its problem goes before the function that it names.
+        // The problem type that a folder states takes precedence over the function that it names.
         Ability::Rerank if model.score_function == ScoreFunction::Identity => {
             How::Pairs(ScoreFunction::Identity)
         }
@@ -160,7 +160,7 @@ pub(in crate::http) async fn score(
             (Box::new(all), OutputKind::Pooled { normalize: true, dimensions: None })
         }
     };
-    // Those of pairs are counted as the pairs.
+    // Errors about pairs are numbered by pair.
     let sides = matches!(how, How::Vectors).then_some(Sides { fields, firsts });
     let question = Question {
         truncation,
@@ -186,7 +186,7 @@ impl ScoreBody {
         activation([self.use_activation, self.activation, self.softmax])
     }
 
-    /// Both sides of the pairs, which have one pair of names.
+    /// Both sides of the pairs, whose names must belong together.
     fn sides(&mut self) -> Result<[Texts; 2], ApiError> {
         let given: Vec<Texts> = [
             ("queries", self.queries.take()),
@@ -225,7 +225,7 @@ fn texts_cut(target: &Target, field: &str, tokens: Option<Count>) -> Result<Opti
     Ok(tokens)
 }
 
-/// Refuses what makes no pairs, or too many.
+/// Refuses sides that make no pairs, or too many.
 fn check_sides(target: &Target, server: &Server, first: &Texts, second: &Texts) -> Result<(), ApiError> {
     if let Some(Texts { field, .. }) = [first, second].into_iter().find(|side| side.len() == 0) {
         return Err(ApiError::empty(format!("`{field}` cannot be empty")));
@@ -245,7 +245,7 @@ fn check_sides(target: &Target, server: &Server, first: &Texts, second: &Texts) 
     check_at_once(target, second.field, second.len(), at_a_time)
 }
 
-/// What a model looks at: the only first text beside each of the second ones, or each beside its own.
+/// A cross-encoder's inputs: the only first text beside each of the second ones, or each beside its own.
 fn pairs(mut first: Vec<String>, second: Vec<String>) -> Box<dyn Iterator<Item = Input> + Send> {
     match first.pop() {
         Some(query) if first.is_empty() => {
@@ -258,7 +258,7 @@ fn pairs(mut first: Vec<String>, second: Vec<String>) -> Box<dyn Iterator<Item =
     }
 }
 
-/// The cosines of pairs of which the first `firsts` rows are one side: one for all, or one for each.
+/// The cosines of pairs. The first `firsts` rows are one side: a single row for all pairs, or one for each.
 fn cosines(rows: &[Row], firsts: usize) -> Result<Vec<f32>, ApiError> {
     check_finite(rows)?;
     let (first, second) = rows.split_at(firsts);

@@ -26,7 +26,7 @@ pub(super) const NOT_RETRIEVED: f32 = f32::MIN;
 pub(super) struct EnsembleEngine {
     plan: Plan,
     info: EngineInfo,
-    /// Of each step its labels' vectors; empty ones of steps without.
+    /// For each step, the vectors of its labels; empty for steps without labels of their own.
     labels: Vec<LabelVectors>,
     models: WeakModels,
 }
@@ -37,7 +37,7 @@ impl EnsembleEngine {
     /// An ensemble of this name over `members`, the models of its plan.
     ///
     /// # Errors
-    /// A member that is for something else than its step.
+    /// If a member is not for what its step does.
     pub(super) fn new(
         name: &str,
         plan: Plan,
@@ -70,13 +70,13 @@ impl EnsembleEngine {
             inputs, output, truncation, prompt_name, urgency, room, retries, continues, ..
         } = request;
         self.check(inputs.len(), output, prompt_name)?;
-        // Before the first step, so that no member is unloaded between two.
+        // Leased before the first step, so that no member is unloaded between two steps.
         let mut members = self.members()?;
-        // And no engine is stopped: a request that goes on has checked that.
+        // Nor is any engine stopped meanwhile. A part of a request that has begun is covered by that request.
         let begins = members.values().next().filter(|_| !continues);
         let _begun = begins.map(Served::begin).transpose()?;
         self.check_labels(&members)?;
-        // Its caller may ask again, and what one member held then would count once more.
+        // The caller may retry, and then what a member has held would count a second time.
         let (attempt, room) = room.attempt();
         for member in members.values_mut() {
             *member = member.clone().urgent(urgency).held_in(room.clone());
@@ -86,7 +86,7 @@ impl EnsembleEngine {
         let (groups, members) = (self.groups(inputs)?, &members);
         let mut done = stream::iter(groups.into_iter().enumerate())
             .map(|(nth, group)| async move {
-                // What was accepted with its first query is not refused with its next ones.
+                // A request that was accepted with its first query is not refused with a later one.
                 let no_room = if nth == 0 { NoRoom::Fails } else { NoRoom::Waits };
                 let done = self.run(&group, members, truncation, (no_room, retries)).await?;
                 Ok::<_, EngineError>((group, done))
@@ -140,7 +140,7 @@ impl EnsembleEngine {
         }
     }
 
-    /// Members that were loaded since may name other labels than those that were told.
+    /// Checks that members loaded since the ensemble still have the labels that were reported.
     fn check_labels(&self, members: &Members) -> Result<(), EngineError> {
         let (told, last) = (&self.info.model.labels, self.plan.steps.len() - 1);
         let now = labels_of(&self.plan, last, members).map_err(EngineError::Backend)?;
@@ -163,7 +163,7 @@ impl EnsembleEngine {
         self.plan.models().into_iter().map(lease).collect()
     }
 
-    /// What is answered together: texts of one query, or all where there is none.
+    /// The inputs in groups that are answered together: the texts of each query, or all texts where there is no query.
     fn groups(&self, inputs: Vec<Input>) -> Result<Vec<Group>, EngineError> {
         let mut groups: Vec<Group> = Vec::new();
         for (input, content) in inputs.into_iter().enumerate() {
@@ -185,7 +185,7 @@ impl EnsembleEngine {
     }
 }
 
-/// Texts of one query, and which inputs of the request they are.
+/// The texts of one query, with the numbers of their inputs in the request.
 struct Group {
     query: String,
     texts: Vec<String>,
@@ -199,7 +199,7 @@ impl Group {
     }
 }
 
-/// Whether the member of a step is for what the step does, and knows the prompts that it names.
+/// Checks that the member of a step is for what the step does, and has the prompts that the step names.
 fn fits(does: &Does, members: &Members) -> Result<(), String> {
     let Some(name) = does.model() else { return Ok(()) };
     let model = &members[name].engine().info().model;
@@ -228,7 +228,7 @@ fn fits(does: &Does, members: &Members) -> Result<(), String> {
     }
 }
 
-/// The labels of what a step gives.
+/// The labels of a step's result.
 fn labels_of(plan: &Plan, place: usize, members: &Members) -> Result<Arc<[String]>, String> {
     let planned = &plan.steps[place];
     match &planned.step.does {
@@ -239,7 +239,7 @@ fn labels_of(plan: &Plan, place: usize, members: &Members) -> Result<Arc<[String
                 Read::Query | Read::Texts => unreachable!("a request has no logits"),
             };
             let all = planned.reads.iter().map(of).collect::<Result<Vec<_>, _>>()?;
-            // Scores have one label, whatever each model calls it.
+            // Scores have a single label, whatever each model calls it.
             match all
                 .iter()
                 .find(|labels| labels.len() > 1 && **labels != all[0] || labels.len() != all[0].len())
@@ -321,8 +321,8 @@ impl Infer for EnsembleEngine {
         Box::pin(async { Err(EngineError::NoTokenizer) })
     }
 
-    /// Whether the members that are asked first have room; the others are waited for. Where one is not there, the request
-    /// says so.
+    /// Whether the members of the first wave have room; a request waits for the others. `true` where a member is not
+    /// served: the request itself reports that.
     fn has_room(&self, inputs: usize) -> bool {
         let Ok(members) = self.members() else { return true };
         let first = self.plan.steps.iter().filter(|planned| planned.wave == 0);
@@ -332,7 +332,7 @@ impl Infer for EnsembleEngine {
         })
     }
 
-    /// That of the member that is worst off; one that is not there fails.
+    /// The worst health among the members; failing if one is not served.
     fn health(&self) -> Health {
         let Ok(members) = self.members() else { return Health::Failing };
         worst(members.values().map(|member| member.engine().health())).unwrap_or(Health::Ready)

@@ -1,4 +1,4 @@
-//! The vectors of labels: computed once for a load of a model, and again after another load.
+//! The vectors of labels, computed once for each load of a model.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,12 +24,12 @@ impl LabelVectors {
         Self { texts, known: Mutex::default() }
     }
 
-    /// The vectors by this model.
+    /// The vectors that this model computes.
     pub(super) async fn of(&self, model: &Served, prompt: Option<&str>) -> Result<Vectors, EngineError> {
         if let Some((_, vectors)) = self.known().as_ref().filter(|(load, _)| *load == model.load()) {
             return Ok(Arc::clone(vectors));
         }
-        // Requests that arrive meanwhile compute the same again: that is rare, and sharing one computation would make
+        // Requests that arrive meanwhile compute the same again. That is rare, and sharing one computation would make
         // them depend on a request that may be cancelled.
         let inputs = self.texts.iter().cloned().map(Input::Text);
         let prompt_name = prompt.map(str::to_owned).into();

@@ -1,4 +1,4 @@
-//! Several models that answer as one: a graph of [`Step`]s, each of which reads the request or what other steps give.
+//! Several models that answer as one: a graph of [`Step`]s, each of which reads the request or results of other steps.
 //!
 //! ```text
 //! request.query ─┬─▶ retrieve (embedder) ─texts─▶ rerank (ranker) ─scores─▶
@@ -8,19 +8,19 @@
 //!
 //! | a step | reads | gives |
 //! |---|---|---|
-//! | `embed` | texts | a vector each |
+//! | `embed` | texts | a vector for each text |
 //! | `retrieve` | a query and texts | the texts nearest to the query |
-//! | `rerank` | a query and texts | a score each |
-//! | `classify` | texts | a logit per label each |
-//! | `nearest` | vectors | a logit per label each: how near each label's own text is |
+//! | `rerank` | a query and texts | a score for each text |
+//! | `classify` | texts | a logit per label, for each text |
+//! | `nearest` | vectors | a logit per label, for each vector: how near the label's own text is |
 //! | `mean` | scores, or labels, of several steps | their mean |
 //!
 //! An ensemble that gives scores is served as a reranker, and one that gives labels as a classifier, by every protocol
-//! that has those. Of texts that were not retrieved the score is 0, and they come last. The requests that a step makes
-//! count against its model's limits. Steps that do not read each other run concurrently.
+//! that has these. Texts that were not retrieved have a score of 0 and come last. The requests that a step makes count
+//! against its model's limits. Steps that do not read each other run concurrently.
 //!
-//! A request takes a lease on all models before the first step. A model that is unloaded fails later requests to the
-//! ensemble, but none that was accepted.
+//! A request leases all models before the first step. Once a model is unloaded, later requests to the ensemble fail,
+//! but none that was accepted.
 
 mod engine;
 mod labels;
@@ -42,14 +42,14 @@ pub struct Ensemble {
     max_client_batch_size: usize,
 }
 
-/// The version of an ensemble.
+/// The only version of an ensemble.
 const ONLY: &str = "1";
 
 impl Ensemble {
     /// The ensemble of these steps, of which `output` gives the result.
     ///
     /// # Errors
-    /// All that is wrong with the steps.
+    /// Everything that is wrong with the steps.
     pub fn new(
         name: &str,
         steps: &[Step],

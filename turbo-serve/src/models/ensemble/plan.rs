@@ -1,9 +1,9 @@
-//! From declared steps to an order in which each step's inputs are computed before it; or all errors in them. Pure:
-//! models are not consulted.
+//! Puts declared steps into an order in which each step's inputs are computed before it, or reports all errors in them.
+//! Pure: no model is consulted.
 
 use std::{collections::HashMap, fmt};
 
-/// One step of an ensemble, as it is declared. What it reads is [`QUERY`], [`TEXTS`] or the name of another step.
+/// One step of an ensemble, as it is declared. It reads [`QUERY`], [`TEXTS`] or the result of another step, by name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     /// The name by which other steps refer to its result.
@@ -26,16 +26,16 @@ pub enum Does {
         model: String,
         /// What it reads.
         texts: String,
-        /// The model's prompt that is put before them.
+        /// The model's prompt that is put before the texts.
         prompt: Option<String>,
     },
     /// Keeps the texts that are nearest to the query.
     Retrieve {
         /// An embedding model.
         model: String,
-        /// What they are near to.
+        /// The query that the texts should be near to.
         query: String,
-        /// What it chooses from.
+        /// The texts that it chooses from.
         texts: String,
         /// How many it keeps.
         keep: usize,
@@ -48,7 +48,7 @@ pub enum Does {
     Rerank {
         /// A sequence classifier with one label.
         model: String,
-        /// The query that they should fit.
+        /// The query that the texts should fit.
         query: String,
         /// What is scored.
         texts: String,
@@ -66,7 +66,7 @@ pub enum Does {
         vectors: String,
         /// Labels, and the text that stands for each.
         labels: Vec<(String, String)>,
-        /// The larger, the surer the best label is.
+        /// The larger it is, the higher the score of the best label.
         scale: f32,
     },
     /// The mean of the logits of several steps, for the texts that all of them have.
@@ -107,9 +107,9 @@ impl fmt::Display for Kind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{field}: {what}", .step.as_ref().map(|step| format!("step `{step}`: ")).unwrap_or_default())]
 pub struct PlanError {
-    /// Of which step; `None`: of the ensemble.
+    /// The step that is wrong; `None`: the ensemble as a whole.
     pub step: Option<String>,
-    /// Which of its fields.
+    /// The field that is wrong.
     pub field: &'static str,
     /// What is wrong with it, and what was expected.
     pub what: String,
@@ -128,13 +128,13 @@ pub(super) struct Plan {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Planned {
     pub(super) step: Step,
-    /// Of each field that reads something, in the order of [`Does::reads`].
+    /// Where each input comes from, in the order of [`Does::reads`].
     pub(super) reads: Vec<Read>,
     /// Steps of the same wave read only results of earlier waves, and run concurrently.
     pub(super) wave: usize,
 }
 
-/// Where a step reads.
+/// Where a step's input comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Read {
     Query,
@@ -144,8 +144,8 @@ pub(super) enum Read {
 }
 
 impl Does {
-    /// Its inputs: the field, the name in it, and the type required; `None` for a mean, whose inputs only have to be of
-    /// the same type.
+    /// Its inputs: the field, the name in it, and the type that it must have; `None` for a mean, whose inputs only have
+    /// to be of the same type.
     fn reads(&self) -> Vec<(&'static str, &str, Option<Kind>)> {
         match self {
             Self::Embed { texts, .. } | Self::Classify { texts, .. } => {
@@ -193,7 +193,7 @@ impl Does {
         named.into_iter().flatten()
     }
 
-    /// What is wrong with its numbers and lists, regardless of its inputs.
+    /// What is wrong with its own numbers and lists, if anything, whatever its inputs are.
     fn mistake(&self) -> Option<(&'static str, String)> {
         let again = |names: Vec<&String>| {
             let is_again = |&at: &usize| names[..at].contains(&names[at]);
@@ -569,8 +569,8 @@ mod tests {
         assert_eq!(wrong.iter().map(|it| it.field).collect::<Vec<_>>(), ["keep", "labels", "vectors", "of"]);
     }
 
-    /// Rankers whose mean is the result, over chains of retrievals, of which each reads one of a greater number (the
-    /// request, where there is none of that number); without those that no step reads.
+    /// Rankers, whose mean is the result, over chains of retrievals. Each retrieval reads one of a greater number, or
+    /// the request where there is none of that number. Retrievals that no step reads are left out.
     fn sound(retrievals: &[usize], rankers: &[usize]) -> Vec<Step> {
         let read = |number: usize| match number < retrievals.len() {
             true => format!("near {number}"),

@@ -1,4 +1,4 @@
-//! The steps of an ensemble, done for one request.
+//! Runs the steps of an ensemble for one request.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -17,34 +17,34 @@ use crate::{
 /// A request, and the engines that answer its parts.
 pub(super) struct Run<'a> {
     pub(super) plan: &'a Plan,
-    /// A lease on each model, by the name that its steps give it.
+    /// A lease on each model, by the name that the steps use for it.
     pub(super) members: &'a HashMap<String, Served>,
-    /// Of each step of the plan that has labels of its own their vectors.
+    /// For each step of the plan, the vectors of its labels; empty for steps without labels of their own.
     pub(super) labels: &'a [LabelVectors],
-    /// Empty where there is none.
+    /// Empty where the request has none.
     pub(super) query: &'a str,
     pub(super) texts: &'a [String],
-    /// Of each text the number of its input in the request.
+    /// For each text, the number of its input in the request.
     pub(super) numbers: &'a [usize],
     pub(super) truncation: Option<Truncation>,
-    /// What happens where a model has no room when it is first asked.
+    /// What happens if a model has no room when it is first asked.
     pub(super) no_room: NoRoom,
-    /// Whether the whole is asked again then.
+    /// Whether the caller then retries the whole request.
     pub(super) retries: bool,
 }
 
-/// What a step gives: of some of the request's texts, by their places, a row each (texts have none).
+/// The result of a step: some of the request's texts, by their places, with a row for each (retrieved texts have none).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Value {
     pub(super) of: Vec<usize>,
     pub(super) rows: Vec<Row>,
 }
 
-/// What a step gives, and what it took.
+/// The result of a step, and what it took.
 type Done = (Value, Usage);
 
 impl Run<'_> {
-    /// The result of the last step, and what all of them took.
+    /// The result of the last step, and what all steps took.
     pub(super) async fn run(&self) -> Result<Done, EngineError> {
         let (mut values, mut usage): (Vec<Value>, _) = (Vec::new(), Usage::default());
         while let Some(next) = self.plan.steps.get(values.len()) {
@@ -104,8 +104,8 @@ impl Run<'_> {
         }
     }
 
-    /// Whether a request may still be refused at this step: not after its first ones, nor for the room that it takes
-    /// itself where several of them ask the same model.
+    /// Whether a request may still be refused at this step. It may not be refused after the first wave, nor for the
+    /// room that it takes itself where several steps of that wave ask the same model.
     fn is_first(&self, place: usize) -> bool {
         let asked = |planned: &Planned| planned.step.does.model().map(|name| self.members[name].load());
         let steps = &self.plan.steps;
@@ -134,17 +134,17 @@ impl Run<'_> {
         no_room: NoRoom,
     ) -> Result<Done, EngineError> {
         let query = std::iter::once_with(|| Input::Text(self.query.to_owned()));
-        // The texts first: together with the query they may be more than there is room for, be the model idle.
+        // The texts first: together with the query they may need more room than even an idle model has.
         let ((texts, mut usage), (query, took)) = try_join(
             self.ask(model, self.inputs(&of), &of, (UNIT, texts_prompt), no_room),
-            // All of the texts have it; an error names the first.
+            // All of the texts have this query; an error names the first text.
             self.ask(model, query, &[0], (UNIT, query_prompt), NoRoom::Waits),
         )
         .await?;
         add(&mut usage, &took);
         let score = |row: &Row| dot(&row.values, &query[0].values);
         let mut near: Vec<(f32, usize)> = texts.iter().map(score).zip(of).collect();
-        // Nobody behind sees these values: what is not a number would only order the texts wrongly.
+        // No later step sees these values: one that is not a number would silently order the texts wrongly.
         if near.iter().any(|(score, _)| !score.is_finite()) {
             let why = format!("model `{model}` gave a vector with a value that is not a finite number");
             return Err(EngineError::Backend(why));
@@ -155,7 +155,7 @@ impl Run<'_> {
         Ok((Value { of: kept, rows: Vec::new() }, usage))
     }
 
-    /// What a model answers to inputs of the texts in these places.
+    /// The answer of a model to `inputs`, which are made from the texts in the places `of`.
     async fn ask(
         &self,
         model: &str,
@@ -177,10 +177,10 @@ impl Run<'_> {
     }
 }
 
-/// Rows as a comparison wants them.
+/// Rows of norm 1, as comparisons need them.
 pub(super) const UNIT: OutputKind = OutputKind::Pooled { normalize: true, dimensions: None };
 
-/// Adds what a step took. (Times of steps that ran beside each other count twice: they are of the models.)
+/// Adds what a step took. (The times of concurrent steps all count: they are times of the models.)
 pub(super) fn add(sum: &mut Usage, part: &Usage) {
     let plus = |sum: &mut Duration, part| *sum += part;
     plus(&mut sum.timings.tokenization, part.timings.tokenization);
@@ -193,7 +193,7 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Of each vector its cosines to those of the labels, times `scale`.
+/// For each vector, its cosines to those of the labels, times `scale`.
 fn nearest(vectors: &Value, labels: &[Vec<f32>], scale: f32) -> Value {
     let logits = |row: &Row| {
         let values: Vec<f32> = labels.iter().map(|label| scale * dot(&row.values, label)).collect();
@@ -202,7 +202,7 @@ fn nearest(vectors: &Value, labels: &[Vec<f32>], scale: f32) -> Value {
     Value { of: vectors.of.clone(), rows: vectors.rows.iter().map(logits).collect() }
 }
 
-/// The mean of the rows of the texts that all values have.
+/// The mean of the rows, for the texts that all values have.
 fn mean(values: &[&Value]) -> Result<Value, EngineError> {
     let row_of = |value: &&Value, place: usize| {
         let at = value.of.iter().position(|of| *of == place)?;

@@ -3,13 +3,13 @@
 /// A complete message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ended {
-    /// Its bytes, with its head.
+    /// Its bytes, including its head.
     pub(super) bytes: usize,
     pub(super) is_packed: bool,
 }
 
-/// Finds the ends of gRPC messages. Each message's head is a byte that says whether it is packed, and four of its
-/// length, big-endian.
+/// Finds the ends of gRPC messages. Each message has a head: one byte that says whether it is packed, and four bytes of
+/// its length, big-endian.
 #[derive(Default)]
 pub(super) struct Framing {
     head: Vec<u8>,

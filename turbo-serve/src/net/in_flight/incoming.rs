@@ -1,4 +1,4 @@
-//! A request body, counted as it arrives. A gRPC call is cancelled if its client does not go on sending.
+//! A request body, counted as it arrives. A gRPC call is cancelled if its client stops sending.
 
 use std::{
     future::Future,
@@ -31,7 +31,7 @@ const MUCH: usize = 64 << 10;
 /// The body of a request.
 pub(super) struct Incoming {
     body: Body,
-    /// What has arrived of a message that is incomplete.
+    /// The bytes that have arrived of an incomplete message.
     coming: Held,
     /// Room for unpacking the largest of its packed messages.
     unpacking: Held,
@@ -41,7 +41,7 @@ pub(super) struct Incoming {
     framing: Option<Framing>,
     /// The time limit while more has to arrive. Only for gRPC calls: other bodies are timed where they are read.
     wait: Option<Wait>,
-    /// Set on refusal: what follows is read and discarded.
+    /// Set on refusal: whatever follows is read and discarded.
     is_refused: bool,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Incoming {
 struct Wait {
     began: Instant,
     limit: Pin<Box<Sleep>>,
-    /// How long data will have arrived too slowly at the limit, if that is what sets the limit.
+    /// How long data will have arrived too slowly when the limit is reached, if slowness sets the limit.
     drips_for: Option<Duration>,
 }
 
@@ -137,15 +137,15 @@ impl Incoming {
         }
     }
 
-    /// Whether bytes are held for which the client has to send more: part of a message, a whole one whose call does not
-    /// end, much room for unpacking, or much that is kept for the end.
+    /// Whether bytes are held until the client sends more: part of a message, a whole message whose call does not end,
+    /// much room for unpacking, or much content that is kept for the end.
     fn is_unfinished(&self) -> bool {
         let waits = || self.whole.upgrade().is_some_and(|whole| !whole.are_taken() || whole.kept() > MUCH);
         self.framing.is_some() && (self.coming.bytes > 0 || self.unpacking.bytes > MUCH || waits())
     }
 
-    /// Resolves to an error when bytes are held, nothing more arrives or too slowly, and room is scarce. Without
-    /// scarcity the wait begins anew: nobody else needs the room.
+    /// Resolves to an error if bytes are held, more does not arrive or arrives too slowly, and room is scarce. While
+    /// room is not scarce, the wait begins anew at its limit: nobody else needs the room.
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<BoxError> {
         self.settle_unpacking();
         if !self.is_unfinished() {

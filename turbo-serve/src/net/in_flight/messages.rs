@@ -1,4 +1,4 @@
-//! What has arrived of a request and is not answered yet.
+//! The messages of a request that have arrived and are not answered yet.
 
 use std::{
     collections::VecDeque,
@@ -16,20 +16,20 @@ use super::{
 /// Most bytes that one byte of DEFLATE data unpacks to.
 const MOST_UNPACKED: usize = 1032;
 
-/// The planned answers of one stream may take one part in so many of the room for answers.
+/// The planned answers of one stream may take one part in this many of the room for answers.
 const STREAMS_SHARE: usize = 4;
 
-/// What has arrived of a body and is held, message by message, until it is answered.
+/// The bytes of a body that have arrived, held message by message until they are answered.
 #[derive(Default)]
 pub(super) struct Messages {
     held: Mutex<VecDeque<Held>>,
-    /// Set by [`Arrived::discard`]: what follows is not counted.
+    /// Set by [`Arrived::discard`]: whatever follows is not counted.
     are_discarded: AtomicBool,
     /// Most bytes that a packed message unpacks to, in a call whose messages are unpacked.
     unpacked_limit: AtomicUsize,
     /// Unpacked size of the largest packed message so far.
     pub(super) unpacked: AtomicUsize,
-    /// What the handler keeps of taken messages until the call ends.
+    /// Content of taken messages that the handler keeps until the call ends.
     kept: Mutex<Option<Held>>,
 }
 
@@ -42,8 +42,8 @@ impl Messages {
         self.lock().push_back(message);
     }
 
-    /// Joins a piece of the only message with those before it: a piece may be one byte, less than an entry of its own
-    /// takes.
+    /// Joins a piece of the only message with those before it: a piece may be a single byte, less than an entry of its
+    /// own would take.
     pub(super) fn keep_piece(&self, piece: Held) {
         let mut held = self.lock();
         match held.back_mut() {
@@ -70,14 +70,14 @@ impl Messages {
         self.lock_kept().as_ref().map_or(0, |kept| kept.bytes)
     }
 
-    /// Most bytes that so many packed bytes unpack to.
+    /// Most bytes that `bytes` packed bytes unpack to.
     pub(super) fn unpack_to(&self, bytes: usize) -> usize {
         bytes.saturating_mul(MOST_UNPACKED).min(self.unpacked_limit.load(Relaxed))
     }
 }
 
-/// What has arrived of a request and is not answered yet, and what is held of its answer. An extension of the request,
-/// for handlers that answer it piece by piece.
+/// The bytes held of a request that is not answered yet, and of its answer. An extension of the request, for handlers
+/// that answer it piece by piece.
 #[derive(Clone)]
 pub(crate) struct Arrived {
     pub(super) messages: Arc<Messages>,
@@ -91,7 +91,7 @@ impl Arrived {
         self.messages.lock().pop_front()
     }
 
-    /// Counts so many bytes that were unpacked from a packed body.
+    /// Counts `bytes` bytes that were unpacked from a packed body.
     pub(crate) fn unpacked(&self, bytes: usize) -> Result<(), NoRoom> {
         if !self.messages.are_discarded() {
             self.messages.keep_piece(self.bodies.take(bytes)?);
@@ -115,14 +115,14 @@ impl Arrived {
         Ok(())
     }
 
-    /// Holds so many bytes more of messages' content until the whole call is answered.
+    /// Holds `bytes` more bytes of messages' content until the whole call is answered.
     pub(crate) fn keep_for_end(&self, bytes: usize) -> Result<(), NoRoom> {
         let more = self.bodies.take(bytes)?;
         self.messages.lock_kept().get_or_insert_with(|| self.bodies.add(0)).join(more);
         Ok(())
     }
 
-    /// Releases all that has arrived; what follows is not counted.
+    /// Releases all that has arrived; whatever follows is not counted.
     pub(crate) fn discard(&self) {
         self.messages.are_discarded.store(true, Relaxed);
         self.messages.lock().clear();
@@ -138,8 +138,8 @@ impl Arrived {
         Planned::among(self.planned.answers())
     }
 
-    /// How many answers of up to so many values may be made for one stream at a time, such that there is room for other
-    /// requests. `written` is bytes written of each value.
+    /// How many answers of up to `values` values may be made for one stream at a time, so that room is left for other
+    /// requests. `written` is the number of bytes written for each value.
     pub(crate) fn at_once(&self, values: usize, written: usize) -> usize {
         let share = self.planned.answers().limit / STREAMS_SHARE;
         (share / values.saturating_mul(size_of::<f32>() + written).max(1)).max(1)

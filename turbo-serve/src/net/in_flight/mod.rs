@@ -1,35 +1,35 @@
 //! Limits on the bytes that a server holds at a time for all of its clients: of request bodies and of answers.
 //!
-//! A single request is bounded by the size limit of a body and by what an answer to it can be; this bounds many clients
-//! that send or read slowly.
+//! A single request is bounded by the size limit of a body and by how large its answer can be. These limits bound what
+//! many clients that send or read slowly take together.
 //!
 //! | | counted from | to | beyond the limit |
 //! |---|---|---|---|
-//! | bodies | each piece as it arrives, and once more as it is unpacked | the answer is made; in a gRPC stream, the answer to the message; what is kept for the stream's end, the last answer | the request is refused |
-//! | answers | their tokens are counted, before they are computed | the socket has taken them; over HTTP/2, until the last piece is handed over | the request is refused |
+//! | bodies | the arrival of each piece; when it is unpacked, once more | the answer is made; in a gRPC stream, the answer to the message; for what is kept for the stream's end, the last answer | the request is refused |
+//! | answers | the count of their tokens, before they are computed | the socket has taken them; over HTTP/2, the last piece is handed over | the request is refused |
 //!
-//! Until an answer is written, it counts with its rows and what will be written of them ([`Planned`]); from then on
-//! with its bytes. If those are far more than was planned (the tokens of a text take fifty times its bytes) and there
-//! is no room for them, the answer is dropped and the request refused: a request counts as answered when its answer
+//! Until an answer is written, its rows and the bytes that will be written of them count ([`Planned`]); from then on,
+//! its bytes do. If these are far more than was planned (the tokens of a text take fifty times its bytes) and there is
+//! no room for them, the answer is dropped and the request refused: a request counts as answered only when its answer
 //! goes out.
 //!
 //! Once half of the room is taken, a gRPC call that does not send the rest of a message, or does not end after its only
 //! message, has the time limit of an HTTP body: nothing else would release what has arrived. Between messages a stream
-//! may rest, for it holds nothing then. The exception is a stream that reserves much room for packed messages, or keeps
-//! much of their content for its end, as one whose texts are ranked together and returned.
+//! may pause, since it holds nothing then. The exception is a stream that reserves much room for packed messages, or
+//! keeps much of their content for its end, such as one whose texts are ranked together and returned.
 //!
-//! An answer that is read slowly keeps its room to its last byte: once half of the room is taken it has five minutes
-//! altogether, or the time that it needs at a thousand bytes a second if that is less.
+//! An answer that is read slowly keeps its room until its last byte is taken. Once half of the room is taken, it has
+//! five minutes altogether, or the time that it needs at a thousand bytes a second if that is less.
 //!
-//! A packed gRPC message is unpacked inside the gRPC library, out of sight: its unpacked size counts once it is known,
-//! and before that the call reserves the most that it can become. The size of the largest one stays reserved until the
-//! call ends, as the library's buffer for unpacking stays allocated.
+//! A packed gRPC message is unpacked inside the gRPC library, out of sight. Its unpacked size counts once it is known;
+//! before that, the call reserves the most that it can become. The size of the largest message stays reserved until the
+//! call ends, because the library's buffer for unpacking stays allocated.
 //!
-//! Only bytes that arrive, are unpacked, or are sent count. What a body is parsed into takes a few times as much for a
-//! while: ids of one digit are two bytes of JSON and eight in memory.
+//! Only bytes that arrive, are unpacked or are sent count. For a while, what a body is parsed into takes a few times as
+//! much: ids of one digit are two bytes of JSON and eight in memory.
 //!
-//! What HTTP/2 holds of an answer that its client does not read [cannot be released](super::answer), and is not
-//! counted: otherwise one client could have other requests refused for as long as it likes.
+//! What HTTP/2 holds of an answer that its client does not read [cannot be released](super::answer), and does not
+//! count: otherwise one client could have other requests refused for as long as it likes.
 
 mod framing;
 mod incoming;
@@ -75,7 +75,7 @@ pub struct InFlightLimits {
 }
 
 impl InFlightLimits {
-    /// Defaults for this machine: of the memory that is free now a 32nd for bodies, which may be parsed into a few
+    /// Defaults for this machine: of the memory that is free now, a 32nd for bodies, which may be parsed into a few
     /// times as much, and a 16th for answers; each at least eight times `payload_limit`.
     #[must_use]
     pub fn of_this_machine(payload_limit: usize) -> Self {
@@ -85,7 +85,7 @@ impl InFlightLimits {
     }
 }
 
-/// Bounds the bytes that all routes together hold by `limits`.
+/// Bounds the bytes that all routes of `router` hold together.
 pub fn bounded(router: Router, limits: InFlightLimits) -> Router {
     let in_flight = InFlight {
         bodies: Tally::new(limits.bodies, "bodies", "--max-body-bytes-in-flight", gauge!(BODY_BYTES)),
@@ -108,7 +108,7 @@ struct InFlight {
 
 async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) -> Response {
     let InFlight { bodies, answers } = in_flight;
-    // Health checks and metrics are small, and have to be answered.
+    // Health checks and metrics are small, and have to be answered in any case.
     let asks = request.method() == Method::POST && !grpc::is_public(request.uri().path());
     if asks && answers.is_full() {
         return turn_away(request, ApiError::from(answers.no_room())).await;
@@ -124,7 +124,7 @@ async fn count(State(in_flight): State<InFlight>, request: Request, next: Next) 
     let body = Incoming::new(body, &bodies, &arrived.messages, framing);
     head.extensions.insert(arrived.clone());
     let answer = next.run(Request::from_parts(head, Body::new(body))).await;
-    // A gRPC call whose answer is a stream goes on with a clone of its own.
+    // A gRPC call whose answer is a stream goes on with its own clone.
     drop(arrived);
     if over_http2 && is_one_piece(answer.body()) {
         planned.goes_out();

@@ -13,7 +13,7 @@ use super::tally::Held;
 /// The body of an answer.
 pub(super) struct Outgoing {
     pub(super) body: Body,
-    /// Bytes counted before they are read from the body.
+    /// Bytes that are counted before they are read from the body.
     pub(super) announced: Held,
 }
 

@@ -11,8 +11,8 @@ use std::{
 use super::tally::{Held, Tally};
 use crate::engine::{AnswerRoom, EngineError, HoldAnswers};
 
-/// Bytes that an answer may have beyond what was planned without a check for room: there are no more such answers than
-/// requests that are worked on at a time.
+/// Bytes by which an answer may exceed its plan without a check for room: there are no more such answers than requests
+/// that are worked on at a time.
 const MORE_THAN_PLANNED: usize = 64 << 10;
 
 /// The room held for a request's answer that is not written yet; clones share it. An engine reserves room for the rows
@@ -23,7 +23,7 @@ pub(crate) struct Planned(Arc<Plan>);
 struct Plan {
     answers: Arc<Tally>,
     held: Mutex<Held>,
-    /// Bytes written for each value, beside its `f32`.
+    /// Bytes written for each value, in addition to its `f32`.
     written: AtomicUsize,
     /// Run in order when the answer goes out.
     then: Mutex<Vec<Then>>,
@@ -47,13 +47,13 @@ impl Planned {
         &self.0.answers
     }
 
-    /// From now on reserves so many bytes for writing each value, beside its row.
+    /// From now on reserves `bytes` bytes for writing each value, in addition to its row.
     pub(crate) fn written_in(&self, bytes: usize) {
         self.0.written.store(bytes, Relaxed);
     }
 
-    /// Checks whether an answer of so many values could ever be held: called before the first part of an answer that is
-    /// computed in parts.
+    /// Checks whether an answer of `values` values could ever be held. Called before the first part of an answer that
+    /// is computed in parts.
     pub(crate) fn check(&self, values: usize) -> Result<(), EngineError> {
         self.0.answers.check_answer(self.0.bytes(values))
     }
@@ -63,7 +63,7 @@ impl Planned {
         AnswerRoom::of(self.0.clone())
     }
 
-    /// Reserves room for an answer of so many bytes, if there is some. Up to [`MORE_THAN_PLANNED`] bytes more than are
+    /// Reserves room for an answer of `bytes` bytes, if there is room. Up to [`MORE_THAN_PLANNED`] bytes more than are
     /// held always fit, and are not counted here.
     pub(crate) fn fits(&self, bytes: usize) -> Result<(), EngineError> {
         let mut held = self.0.lock();
@@ -75,7 +75,7 @@ impl Planned {
         Ok(())
     }
 
-    /// The same, and moves what is held to the result, counting all bytes.
+    /// The same, then moves the held bytes to the result, which counts all of the answer's bytes.
     pub(crate) fn becomes(&self, bytes: usize) -> Result<Held, EngineError> {
         self.fits(bytes)?;
         let mut held = self.take();
@@ -94,14 +94,14 @@ impl Planned {
         then.into_iter().for_each(|then| then());
     }
 
-    /// Moves what is held so far to the result.
+    /// Moves the bytes held so far to the result.
     pub(super) fn take(&self) -> Held {
         std::mem::replace(&mut self.0.lock(), self.0.answers.add(0))
     }
 }
 
 impl Plan {
-    /// Bytes of so many values and of what is written of them.
+    /// Bytes of `values` values and of what is written of them.
     fn bytes(&self, values: usize) -> usize {
         values.saturating_mul(size_of::<f32>() + self.written.load(Relaxed))
     }

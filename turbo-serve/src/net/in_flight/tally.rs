@@ -1,4 +1,4 @@
-//! Counting the bytes held of one kind, and refusing more when there is no room.
+//! Counts the bytes held of one kind, and refuses more when there is no room.
 
 use std::{
     error::Error,
@@ -16,7 +16,7 @@ use crate::{
     metric_names::{ADMISSION_REFUSALS, REASON, refusal},
 };
 
-/// When to retry: a fixed time, for it is unknown when clients will read on.
+/// When to retry: a fixed time, since it is unknown when clients will read on.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The bytes held of one kind.
@@ -28,14 +28,14 @@ pub(super) struct Tally {
     gauge: Gauge,
 }
 
-/// So many of them, released when this is dropped.
+/// Some of the bytes of a tally, released when this is dropped.
 pub(crate) struct Held {
     pub(super) tally: Arc<Tally>,
     pub(super) bytes: usize,
 }
 
 /// The tally that counts an answer until its client has taken it. An extension of the answer, for the code that sends
-/// it.
+/// the answer.
 #[derive(Clone)]
 pub(in crate::net) struct Room(pub(super) Arc<Tally>);
 
@@ -45,7 +45,7 @@ impl Room {
         self.0.is_pressed()
     }
 
-    /// One for which [`Room::is_pressed`] holds.
+    /// A room for which [`Room::is_pressed`] holds.
     #[cfg(test)]
     pub(in crate::net) fn pressed() -> Self {
         Self(Tally::new(0, "answers", "--no-flag", Gauge::noop()))
@@ -110,13 +110,13 @@ impl Tally {
         Ok(taken)
     }
 
-    /// Whether an answer of so many bytes could ever be held.
+    /// Checks whether an answer of `bytes` bytes could ever be held.
     pub(super) fn check_answer(&self, bytes: usize) -> Result<(), EngineError> {
         let limit = self.limit;
         if bytes > limit { Err(EngineError::AnswerTooLarge { bytes, limit }) } else { Ok(()) }
     }
 
-    /// Counts `more` bytes of an answer that has `bytes` bytes with them.
+    /// Counts `more` bytes of an answer that then has `bytes` bytes.
     pub(super) fn take_for_answer(self: &Arc<Self>, bytes: usize, more: usize) -> Result<Held, EngineError> {
         self.check_answer(bytes)?;
         let limit = self.limit;
@@ -137,7 +137,7 @@ impl Tally {
 }
 
 impl Held {
-    /// Splits off so many bytes, or all there are.
+    /// Splits off `bytes` bytes, or all if there are fewer.
     pub(super) fn split(&mut self, bytes: usize) -> Self {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
@@ -149,7 +149,7 @@ impl Held {
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
-    /// Holds exactly so many bytes from now on, without checking the limit.
+    /// Holds exactly `bytes` bytes from now on, without checking the limit.
     pub(super) fn resize(&mut self, bytes: usize) {
         drop(self.split(self.bytes.saturating_sub(bytes)));
         self.join(self.tally.add(bytes - self.bytes));

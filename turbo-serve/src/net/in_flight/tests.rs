@@ -69,7 +69,7 @@ async fn a_body_that_comes_byte_by_byte_is_held_as_one() {
     assert_eq!(tally.held.load(Relaxed), 0);
 }
 
-/// A call of gRPC.
+/// A gRPC call.
 fn incoming(body: Body, tally: &Arc<Tally>, messages: &Arc<Messages>) -> Incoming {
     Incoming::new(body, tally, messages, Some(Framing::default()))
 }
@@ -111,8 +111,8 @@ fn a_packed_message_counts_as_all_that_it_may_become_until_it_is_known() {
     assert_eq!(held(), 100, "what it became is known by now");
 }
 
-/// After how many seconds a call is cancelled whose client sends a piece every 20 s, and then nothing; `None` is never.
-/// Complete messages are taken as those of a stream, or wait for the call's end.
+/// The number of seconds after which a call is cancelled whose client sends a piece every 20 s and then nothing; `None`
+/// if it never is. Complete messages are taken as a stream's are, or wait for the end of the call.
 async fn given_up_after(pieces: &[&'static [u8]], are_taken: bool, room_is_scarce: bool) -> Option<u64> {
     let (tally, messages) = (tally(100), Arc::new(Messages::default()));
     let others = tally.add(if room_is_scarce { 50 } else { 0 });

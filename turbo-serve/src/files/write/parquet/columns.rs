@@ -57,7 +57,7 @@ impl<T> Default for Levels<T> {
 }
 
 impl Table {
-    /// * `index`, then the columns of the kind, then `error`.
+    /// The columns are `index`, then those of the kind, then `error`.
     pub(super) fn new(kind: &Kind) -> Self {
         use Shape::{List, Optional, Required};
         let ints = || Values::Ints(Levels::default());
@@ -234,7 +234,7 @@ impl<T> Levels<T> {
         self.repetition.push(0);
     }
 
-    /// * `size`: bytes of a value.
+    /// Appends the values of one row; `size` gives the bytes of a value.
     fn push(
         &mut self,
         shape: Shape,
