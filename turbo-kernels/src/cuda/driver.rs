@@ -317,9 +317,9 @@ pub struct Matrices {
     pub batch_stride: usize,
 }
 
-/// `y = activation(x · w + bias + add)`, `batch` times: summed in f32 in any order. A `y` of f32, and the sum with a
-/// bias alone, is rounded once; a driver may round to a 16-bit `y` before each later step where an activation or `add`
-/// follow. The previous contents of `y` do not matter, even if they are NaN.
+/// `y = activation(x · w + bias + add)`, `batch` times: summed in f32 in any order. A `y` of f32 is rounded once. A driver
+/// may round to a 16-bit `y` before each step: before an activation, before `add`, and before a bias where rows are not
+/// multiples of sixteen bytes. The previous contents of `y` do not matter, even if they are NaN.
 ///
 /// A product whose `m`, `n` or `batch` is 0 does nothing; if `k` is 0, the sum is 0.
 #[derive(Clone, Copy, Debug)]
