@@ -4,7 +4,7 @@
 pub(super) const ENVIRONMENT: &str = "\
 Environment:
   RUST_LOG            what `turbo serve` logs, such as `debug` or `warn,turbo_serve=debug`; by
-                      default `info`
+                      default `info`; LOG_LEVEL counts where it is not set
   TURBO_CPU           instruction set to use: amx, avx512, avx2 or portable; by default the best
                       that the CPU has
   TURBO_CUDA_CACHE    folder of compiled GPU kernels, or `off`; by default turbo/cubin in

@@ -20,7 +20,7 @@ use super::spans::Spans;
 pub(super) struct LogArguments {
     /// Log JSON instead of plain lines
     ///
-    /// The variable RUST_LOG says how much is logged. If more than 4096 lines wait to be read, the newest are lost, and
+    /// The variable RUST_LOG, or LOG_LEVEL, says how much is logged. If more than 4096 lines wait to be read, the newest are lost, and
     /// a later line says how many.
     #[arg(long, env)]
     json_output: bool,
@@ -43,14 +43,15 @@ impl LogArguments {
         Spans::check(self.otlp_endpoint.as_deref())
     }
 
-    /// Starts logging, which lasts as long as what it gives. `RUST_LOG` says what is shown; without it, `info` and what
-    /// is worse.
+    /// Starts logging, which lasts as long as what it gives. One of [`VARIABLES`] says what is shown; without any,
+    /// `info` and what is worse.
     ///
     /// # Errors
     /// A collector that cannot be one.
     pub(super) fn start(&self) -> Result<Log> {
-        let said = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|said| !said.is_empty());
-        let (filter, wrong) = match said.as_deref().map(filter).transpose() {
+        let set = |name| Some((name, std::env::var(name).ok().filter(|said| !said.is_empty())?));
+        let said = VARIABLES.into_iter().find_map(set);
+        let (filter, wrong) = match said.as_ref().map(|(_, said)| filter(said)).transpose() {
             Ok(filter) => (filter, None),
             Err(why) => (None, Some(why)),
         };
@@ -59,18 +60,21 @@ impl LogArguments {
         let (writer, guard) = queue(self.json_output);
         let lines = fmt::layer().with_writer(writer).with_target(false);
         let lines = match self.json_output {
-            true => lines.json().boxed(),
+            true => lines.json().flatten_event(true).boxed(),
             false => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
         };
         registry().with(spans.layer()).with(lines.with_filter(filter)).init();
-        if let (Some(said), Some(why)) = (said, wrong) {
+        if let (Some((name, said)), Some(why)) = (said, wrong) {
             tracing::warn!(
-                "RUST_LOG {said:?} cannot be used ({why}): `info` and more severe lines are logged instead"
+                "{name} {said:?} cannot be used ({why}): `info` and more severe lines are logged instead"
             );
         }
         Ok(Log { spans, _lines: guard })
     }
 }
+
+/// Variables that say what is logged. The first one that is set counts; the second is text-embeddings-inference's.
+const VARIABLES: [&str; 2] = [EnvFilter::DEFAULT_ENV, "LOG_LEVEL"];
 
 /// A log that was started.
 pub(super) struct Log {
@@ -119,7 +123,7 @@ impl<W: Write> Reader<W> {
         }
         self.told = lost;
         match self.json {
-            true => writeln!(self.to, r#"{{"level":"WARN","fields":{{"message":"{why}"}}}}"#),
+            true => writeln!(self.to, r#"{{"level":"WARN","message":"{why}"}}"#),
             false => writeln!(self.to, "WARN {why}"),
         }
     }
@@ -137,7 +141,7 @@ impl<W: Write> Write for Reader<W> {
     }
 }
 
-/// What `RUST_LOG` says.
+/// What a variable says.
 ///
 /// # Errors
 /// What is wrong with it. A lone word that is no level names a crate, whose lines alone would be shown: one that is not
@@ -179,7 +183,7 @@ mod tests {
         }
         drop(gate);
         let said = String::from_utf8(reader.to).unwrap();
-        let told = r#"{"level":"WARN","fields":{"message":"3 lines of the log were lost: nobody read them in time"}}"#;
+        let told = r#"{"level":"WARN","message":"3 lines of the log were lost: nobody read them in time"}"#;
         assert_eq!(said, format!("a\nc\n{told}\nd\n"));
     }
 

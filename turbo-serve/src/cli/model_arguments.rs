@@ -62,7 +62,7 @@ pub(super) struct ModelArguments {
     ///
     /// On a CPU, products are computed in it, and the values between them are f32; a GPU also stores weights and
     /// activations in it. `turbo inspect` shows what each type gains and costs, `turbo devices` how this processor
-    /// computes it. The spellings float32, bfloat16, f16 and fp16 are accepted too.
+    /// computes it. The spellings float, float32, bfloat16, half, f16 and fp16 are accepted too.
     #[arg(long, env, value_enum, default_value_t = Dtype::F32, help_heading = "Model")]
     pub(super) dtype: Dtype,
 
@@ -79,17 +79,17 @@ pub(super) struct ModelArguments {
     pub(super) threads: Option<NonZeroUsize>,
 }
 
-/// Types that can be computed in, as text-embeddings-inference spells them, too.
+/// Types that can be computed in, as text-embeddings-inference and vLLM spell them, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Dtype {
     /// Single precision
-    #[value(alias = "float32")]
+    #[value(aliases = ["float", "float32"])]
     F32,
     /// bfloat16: weights of half the size, and products at twice the speed if the processor supports it
     #[value(alias = "bfloat16")]
     Bf16,
     /// Half precision (f16, fp16) on a GPU, for all that it stores and multiplies; a CPU computes in bf16 instead
-    #[value(aliases = ["f16", "fp16"])]
+    #[value(aliases = ["half", "f16", "fp16"])]
     Float16,
     /// 8-bit integers, only on a CPU: a quarter of the size, and four times the speed if the processor supports it
     #[value(alias = "i8")]
@@ -216,7 +216,7 @@ impl ModelArguments {
         self.local_with(None, |warning| output::note(&format!("warning: {warning}")))
     }
 
-    /// As [`Self::local`], with the module whose folder is `dense_path`; `warn` hears where the Hub was not.
+    /// As [`Self::local`], with the module whose folder is `dense_path`; `warn` hears what was ignored, and where the Hub was not.
     ///
     /// # Errors
     /// As [`Self::local`].
@@ -232,10 +232,10 @@ impl ModelArguments {
         match place {
             Place::Folder(folder) => {
                 if let Some(revision) = &self.revision {
-                    bail!(
-                        "--revision {revision}: {} is a folder, and only the Hub has revisions",
-                        folder.display()
-                    );
+                    let folder = folder.display();
+                    warn(&format!(
+                        "--revision {revision} means nothing here: {folder} is a folder, and only the Hub has revisions"
+                    ));
                 }
                 let name = name_of(&folder);
                 Ok(LocalModel { folder, name, sha: None })
@@ -331,14 +331,16 @@ mod tests {
     }
 
     #[test]
-    fn types_have_the_names_of_both_worlds() {
+    fn types_have_the_names_of_all_worlds() {
         for (name, dtype) in [
             ("f32", DType::F32),
+            ("float", DType::F32),
             ("float32", DType::F32),
             ("bf16", DType::Bf16),
             ("bfloat16", DType::Bf16),
             ("int8", DType::Int8),
             ("float16", DType::Bf16),
+            ("half", DType::Bf16),
             ("f16", DType::Bf16),
             ("fp16", DType::Bf16),
         ] {

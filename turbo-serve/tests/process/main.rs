@@ -86,18 +86,34 @@ fn a_line_of_json_has_each_key_once() {
     assert_eq!(code, Some(0), "{output}");
     let line = output.lines().find(|line| line.contains("not answered")).unwrap();
     assert_eq!(line.matches("\"message\":").count(), 1, "{line}");
-    assert_eq!(serde_json::from_str::<Value>(line).unwrap()["fields"]["why"], refusal.message());
+    assert_eq!(serde_json::from_str::<Value>(line).unwrap()["why"], refusal.message());
+}
+
+/// What a server logs from its start to its end.
+fn logged(variables: [(&str, &str); 2]) -> String {
+    let mut command = turbo();
+    command.envs(variables).args(["serve", "--hostname=127.0.0.1", "--port=0", "--model-id"]);
+    command.arg(tiny_model());
+    let (code, output) = Server::spawn(command).end(Signal::Terminate);
+    assert_eq!(code, Some(0), "{output}");
+    output
 }
 
 #[test]
 fn a_filter_of_the_log_that_is_none_is_told() {
-    let mut command = turbo();
-    command.env("RUST_LOG", "turbo=loud").args(["serve", "--hostname=127.0.0.1", "--port=0", "--model-id"]);
-    command.arg(tiny_model());
-    let (code, output) = Server::spawn(command).end(Signal::Terminate);
-    assert_eq!(code, Some(0), "{output}");
-    assert!(output.contains("RUST_LOG \"turbo=loud\" cannot be used ("), "{output}");
-    assert!(output.contains("loading"), "what is shown without it: {output}");
+    for (name, other) in [("RUST_LOG", "LOG_LEVEL"), ("LOG_LEVEL", "RUST_LOG")] {
+        let output = logged([(name, "turbo=loud"), (other, "")]);
+        assert!(output.contains(&format!("{name} \"turbo=loud\" cannot be used (")), "{output}");
+        assert!(output.contains("loading"), "what is shown without it: {output}");
+    }
+}
+
+#[test]
+fn the_log_has_the_level_of_either_variable() {
+    for (own, other, is_shown) in [("", "ERROR", false), ("", "info", true), ("info", "error", true)] {
+        let output = logged([("RUST_LOG", own), ("LOG_LEVEL", other)]);
+        assert_eq!(output.contains("loading"), is_shown, "RUST_LOG={own} LOG_LEVEL={other}: {output}");
+    }
 }
 
 #[test]

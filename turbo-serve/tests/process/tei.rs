@@ -8,7 +8,7 @@ use crate::server::{Server, Signal, run, tiny_model, turbo};
 type Flag = (&'static str, &'static str, Option<(&'static str, &'static str)>);
 
 /// Every flag of text-embeddings-inference, except those that are tested alongside.
-const FLAGS: [Flag; 23] = [
+const FLAGS: [Flag; 24] = [
     ("--tokenization-workers", "2", Some(("tokenization_workers", "2"))),
     ("--dtype", "float32", Some(("model_dtype", "\"float32\""))),
     ("--served-model-name", "org/served", Some(("served_model_name", "\"org/served\""))),
@@ -19,6 +19,7 @@ const FLAGS: [Flag; 23] = [
     ("--max-client-batch-size", "5", Some(("max_client_batch_size", "5"))),
     ("--auto-truncate", "false", Some(("auto_truncate", "false"))),
     ("--default-prompt", "say: ", None),
+    ("--revision", "main", None),
     ("--hf-api-token", "old", None),
     ("--hf-token", "new", None),
     ("--hostname", "127.0.0.1", None),
@@ -35,8 +36,7 @@ const FLAGS: [Flag; 23] = [
 ];
 
 /// Flags about files that the tests' model does not have: each is refused for that, and not as unknown.
-const ABOUT_FILES: [(&str, &str, &str); 3] = [
-    ("--revision", "main", "is a folder, and only the Hub has revisions"),
+const ABOUT_FILES: [(&str, &str, &str); 2] = [
     ("--default-prompt-name", "query", "the model's prompts are: none"),
     ("--dense-path", "2_Dense", "2_Dense"),
 ];
@@ -56,7 +56,7 @@ fn check(server: Server, socket: &std::path::Path) {
     let (code, output) = server.end(Signal::Terminate);
     assert_eq!(code, Some(0), "{output}");
     assert!(output.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{output}");
-    for ignored in ["--disable-spans", "--prometheus-port"] {
+    for ignored in ["--revision main", "--disable-spans", "--prometheus-port"] {
         let said = output.matches(&format!("{ignored} means nothing here")).count();
         assert_eq!(said, 1, "{ignored} in {output}");
     }
