@@ -291,7 +291,7 @@ impl Shared {
         if request.instruction.is_some() && !model.takes_instruction {
             return Err(EngineError::NoInstruction);
         }
-        let no_such = || EngineError::NoSuchRows { task: model.task, rows: request.output.rows() };
+        let no_such = || EngineError::NoSuchRows { task: model.task, rows: request.output.rows_name() };
         let limit = model.row_len(request.output).ok_or_else(no_such)?;
         match request.output {
             OutputKind::Pooled { dimensions: Some(got), .. } if got == 0 || got > limit => {

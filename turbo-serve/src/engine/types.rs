@@ -55,7 +55,7 @@ impl OutputKind {
     pub const RAW: Self = Self::Pooled { normalize: false, dimensions: None };
 
     /// What its rows are called.
-    pub(crate) fn rows(self) -> &'static str {
+    pub(crate) fn rows_name(self) -> &'static str {
         match self {
             Self::Pooled { .. } => "pooled",
             Self::Tokens => "token",
@@ -150,6 +150,18 @@ pub struct Usage {
     pub characters: usize,
     /// Tokens of all inputs after truncation.
     pub tokens: usize,
+}
+
+impl Usage {
+    /// Adds the tokens and times of a part of the request; its characters and the total time are counted for the whole.
+    /// (The times of concurrent parts all count: they are times of the models.)
+    pub(crate) fn add_work(&mut self, part: &Self) {
+        let (sum, timings) = (&mut self.timings, &part.timings);
+        sum.tokenization += timings.tokenization;
+        sum.queue += timings.queue;
+        sum.inference += timings.inference;
+        self.tokens += part.tokens;
+    }
 }
 
 /// Where the time of a request went. `total` is for the request; the others are means over its inputs, as

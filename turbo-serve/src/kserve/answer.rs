@@ -6,12 +6,12 @@ use turbo_models::tasks::mask_positions;
 
 use super::{
     InputTensor, OutputTensor, Parameter, Wanted, inputs,
-    outputs::{self, Rows, Tensor, size},
+    outputs::{self, Tensor, size},
     parameters::Parameters,
 };
 use crate::{
     engine::{
-        Encoded, Extent, Infer, InferRequest, Input, OutputKind, Row, Task, Texts, TokenizeRequest,
+        Encoded, Extent, Infer, InferRequest, Input, OutputKind, Row, Rows, Task, Texts, TokenizeRequest,
         Truncation, Usage,
     },
     http::{ApiError, caught, check_finite, written},

@@ -57,13 +57,13 @@ fn read_texts(tensor: InputTensor, limit: usize) -> Result<Vec<Input>, ApiError>
 }
 
 /// A tensor of integers, `[n, len]`.
-struct Rows {
+struct IntTensor {
     name: String,
     shape: [usize; 2],
     values: Vec<i64>,
 }
 
-impl Rows {
+impl IntTensor {
     fn row(&self, index: usize) -> &[i64] {
         &self.values[index * self.shape[1]..][..self.shape[1]]
     }
@@ -83,7 +83,7 @@ fn read_ids(tensors: Vec<InputTensor>, limit: usize) -> Result<Vec<Input>, ApiEr
                 )));
             }
         };
-        if place.replace(rows(tensor)?).is_some() {
+        if place.replace(integers(tensor)?).is_some() {
             return Err(ApiError::validation("an input is given twice"));
         }
     }
@@ -99,7 +99,7 @@ fn read_ids(tensors: Vec<InputTensor>, limit: usize) -> Result<Vec<Input>, ApiEr
     (0..ids.shape[0]).map(|index| sequence(&ids, mask.as_ref(), types.as_ref(), index)).collect()
 }
 
-fn rows(tensor: InputTensor) -> Result<Rows, ApiError> {
+fn integers(tensor: InputTensor) -> Result<IntTensor, ApiError> {
     let InputTensor { name, shape, elements } = tensor;
     match (<[usize; 2]>::try_from(shape), elements) {
         // A client could claim any number of rows without sending a byte.
@@ -107,7 +107,7 @@ fn rows(tensor: InputTensor) -> Result<Rows, ApiError> {
             "input `{name}`: shape is {:?}, expected ids in a row",
             [rows, 0]
         ))),
-        (Ok(shape), Elements::Integers(values)) => Ok(Rows { name, shape, values }),
+        (Ok(shape), Elements::Integers(values)) => Ok(IntTensor { name, shape, values }),
         (Err(shape), _) => {
             Err(ApiError::validation(format!("input `{name}`: shape is {shape:?}, expected [n, len]")))
         }
@@ -116,22 +116,27 @@ fn rows(tensor: InputTensor) -> Result<Rows, ApiError> {
 }
 
 /// One row, without its padding. Types that are all 0 are the default, and are left out.
-fn sequence(ids: &Rows, mask: Option<&Rows>, types: Option<&Rows>, index: usize) -> Result<Input, ApiError> {
+fn sequence(
+    ids: &IntTensor,
+    mask: Option<&IntTensor>,
+    types: Option<&IntTensor>,
+    index: usize,
+) -> Result<Input, ApiError> {
     let kept = match mask {
         Some(mask) => kept(mask, index)?,
         None => 0..ids.shape[1],
     };
-    let read = |rows: &Rows| -> Result<Vec<u32>, ApiError> {
+    let read = |tensor: &IntTensor| -> Result<Vec<u32>, ApiError> {
         let value = |&value: &i64| {
             let wrong = |_| {
-                let name = &rows.name;
+                let name = &tensor.name;
                 ApiError::validation(format!(
                     "input `{name}`: {value} in row {index} is not from 0 to 4294967295"
                 ))
             };
             u32::try_from(value).map_err(wrong)
         };
-        rows.row(index)[kept.clone()].iter().map(value).collect()
+        tensor.row(index)[kept.clone()].iter().map(value).collect()
     };
     let input_ids = read(ids)?;
     let token_type_ids = types.map(read).transpose()?.unwrap_or_default();
@@ -154,7 +159,7 @@ pub(super) fn cut(encoded: &mut Encoded, truncation: Truncation, limit: usize) {
 }
 
 /// The range of a mask's row that is not 0. Padding must be at one end: the model would see the gap left by any other.
-fn kept(mask: &Rows, index: usize) -> Result<std::ops::Range<usize>, ApiError> {
+fn kept(mask: &IntTensor, index: usize) -> Result<std::ops::Range<usize>, ApiError> {
     let row = mask.row(index);
     let first = row.iter().position(|&bit| bit != 0).unwrap_or(row.len());
     let end = row.iter().rposition(|&bit| bit != 0).map_or(first, |last| last + 1);

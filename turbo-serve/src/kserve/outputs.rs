@@ -4,7 +4,7 @@ use turbo_models::tasks::{LabelScore, classify, rank};
 
 use super::{OutputTensor, Parameter, Values};
 use crate::{
-    engine::{ModelInfo, Row, ScoreFunction, Task},
+    engine::{ModelInfo, Row, Rows, ScoreFunction, Task},
     http::{ApiError, score_function},
 };
 
@@ -57,14 +57,6 @@ pub(super) enum Tensor {
     MaskLogits,
 }
 
-/// The rows that a tensor is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rows {
-    Pooled,
-    Tokens,
-    Selected,
-}
-
 impl Tensor {
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -78,6 +70,7 @@ impl Tensor {
         }
     }
 
+    /// The rows that it is made of.
     pub(super) fn rows(self, task: Task) -> Rows {
         match self {
             Self::SentenceEmbedding | Self::Logits | Self::Scores => Rows::Pooled,

@@ -58,11 +58,7 @@ impl Meter {
 
     /// Adds the usage of an engine request.
     fn inferred(&mut self, usage: &Usage) {
-        let (sum, timings) = (&mut self.usage.timings, &usage.timings);
-        sum.tokenization += timings.tokenization;
-        sum.queue += timings.queue;
-        sum.inference += timings.inference;
-        self.usage.tokens += usage.tokens;
+        self.usage.add_work(usage);
     }
 
     fn finish<T>(mut self, found: T) -> Found<T> {

@@ -145,8 +145,9 @@ impl Known {
         metrics: Arc<RecallMetrics>,
         compute: impl FnOnce(Vec<Job>) + Send + 'static,
     ) {
-        let wanted =
-            |job: &Job| Some(Wanted { key: job.promise.as_ref().map(Promise::key)?, len: self.len(job) });
+        let wanted = |job: &Job| {
+            Some(Wanted { key: job.promise.as_ref().map(Promise::key)?, len: job.values(self.rows) })
+        };
         let wanted = jobs.iter().filter_map(wanted).collect();
         let answer = move |found: Vec<Option<(Tier, Arc<[f32]>)>>| {
             let mut missing = Vec::new();
@@ -162,16 +163,6 @@ impl Known {
             compute(missing);
         };
         self.promises.cache().look_behind(wanted, Box::new(answer));
-    }
-
-    /// Number of values of the rows that `job` wants.
-    fn len(&self, job: &Job) -> usize {
-        let (rows, row_len) = match job.rows() {
-            Rows::Pooled => (1, self.rows.pooled),
-            Rows::Tokens => (job.tokens(), self.rows.tokens),
-            Rows::Selected => (job.encoded.selected.len(), self.rows.selected),
-        };
-        rows * row_len.unwrap_or(0)
     }
 
     /// The key over everything that the rows of `job` depend on, and nothing else: token types of 0 count as none, and

@@ -260,7 +260,8 @@ impl Rerank for Calls {
             let mut answers = pin!(self.clone().ask_each(model.clone(), at_once, arrived, texts));
             while let Some((Answered { message, usage }, _held)) = answers.try_next().await? {
                 scores.push(message);
-                add(&mut sum, &usage);
+                sum.characters += usage.characters;
+                sum.add_work(&usage);
             }
         }
         if scores.is_empty() {
@@ -275,13 +276,6 @@ impl Rerank for Calls {
         *response.metadata_mut() = answerer.took(&usage, received);
         Ok(response)
     }
-}
-
-/// Adds up usage and times; `mean` divides the times.
-fn add(sum: &mut Usage, usage: &Usage) {
-    sum.characters += usage.characters;
-    sum.tokens += usage.tokens;
-    sum.timings = sum.timings + usage.timings;
 }
 
 /// The usage as it is reported: the times of the steps are means over the texts, and the total is that of the whole

@@ -8,7 +8,7 @@ use turbo_models::{RowLens, ScoreFunction, Task};
 use super::{
     labels::LabelVectors,
     plan::{Does, Kind, Plan, Read},
-    run::{Run, Value, add},
+    run::{Run, Value},
 };
 use crate::{
     engine::{
@@ -95,7 +95,7 @@ impl EnsembleEngine {
         while let Some((group, (value, took))) = done.try_next().await? {
             usage.characters += group.query.chars().count()
                 + group.texts.iter().map(|text| text.chars().count()).sum::<usize>();
-            add(&mut usage, &took);
+            usage.add_work(&took);
             for (place, row) in value.of.into_iter().zip(value.rows) {
                 rows[group.inputs[place]] = Some(row);
             }
@@ -125,7 +125,7 @@ impl EnsembleEngine {
         let dimensions = match output {
             OutputKind::Pooled { dimensions, .. } => dimensions,
             OutputKind::Tokens | OutputKind::Selected => {
-                return Err(EngineError::NoSuchRows { task, rows: output.rows() });
+                return Err(EngineError::NoSuchRows { task, rows: output.rows_name() });
             }
         };
         match (got, dimensions, prompt_name) {

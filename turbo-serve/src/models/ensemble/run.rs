@@ -1,6 +1,6 @@
 //! Runs the steps of an ensemble for one request.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
 
 use futures_util::future::{try_join, try_join_all};
 
@@ -52,7 +52,7 @@ impl Run<'_> {
             let wave = rest.iter().take_while(|planned| planned.wave == next.wave).enumerate();
             let done = wave.map(|(nth, planned)| self.step(values.len() + nth, planned, &values));
             for (value, took) in try_join_all(done).await? {
-                add(&mut usage, &took);
+                usage.add_work(&took);
                 values.push(value);
             }
         }
@@ -141,7 +141,7 @@ impl Run<'_> {
             self.ask(model, query, &[0], (UNIT, query_prompt), NoRoom::Waits),
         )
         .await?;
-        add(&mut usage, &took);
+        usage.add_work(&took);
         let score = |row: &Row| dot(&row.values, &query[0].values);
         let mut near: Vec<(f32, usize)> = texts.iter().map(score).zip(of).collect();
         // No later step sees these values: one that is not a number would silently order the texts wrongly.
@@ -179,15 +179,6 @@ impl Run<'_> {
 
 /// Rows of norm 1, as comparisons need them.
 pub(super) const UNIT: OutputKind = OutputKind::Pooled { normalize: true, dimensions: None };
-
-/// Adds what a step took. (The times of concurrent steps all count: they are times of the models.)
-pub(super) fn add(sum: &mut Usage, part: &Usage) {
-    let plus = |sum: &mut Duration, part| *sum += part;
-    plus(&mut sum.timings.tokenization, part.timings.tokenization);
-    plus(&mut sum.timings.queue, part.timings.queue);
-    plus(&mut sum.timings.inference, part.timings.inference);
-    sum.tokens += part.tokens;
-}
 
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
