@@ -13,7 +13,7 @@ use super::{
     EngineError, HeldBytes, Priority,
     admit::forecast::Place,
     answers::ticket::Answer,
-    compute::queue::Job,
+    compute::job::Job,
     observed::{Memory, Miss, Observer, Origin},
 };
 use crate::{cache::Tier, metric_names as names};

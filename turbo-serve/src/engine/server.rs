@@ -28,8 +28,9 @@ use super::{
         ticket::{Receiver, Ticket},
     },
     compute::{
+        inbox::{Arrivals, channel},
         lead::Lead,
-        queue::{Outbox, Queue, inbox},
+        queue::Queue,
         worker::{Worker, panic_message},
     },
     health::HealthCell,
@@ -79,7 +80,7 @@ impl Engine {
         let mut info = config.info(&model);
         let slots = config.max_concurrent_requests;
         let waiting = Arc::new(Waiting::new(config.label.as_deref()));
-        let (inbox, outbox) = inbox(Arc::clone(&waiting));
+        let (inbox, arrivals) = channel(Arc::clone(&waiting));
         let epoch = Instant::now();
         let observer = Arc::new(Observer::new(epoch, model.layout, waiting));
         let health = Arc::new(HealthCell::new(Health::Starting));
@@ -98,7 +99,7 @@ impl Engine {
             info: info.clone(),
             model,
             config: config.clone(),
-            outbox,
+            arrivals,
             epoch,
             health: Arc::clone(&health),
             abandoned: Arc::clone(&abandoned),
@@ -350,7 +351,7 @@ struct WorkerStart {
     model: Model,
     config: EngineConfig,
     info: EngineInfo,
-    outbox: Outbox,
+    arrivals: Arrivals,
     epoch: Instant,
     health: Arc<HealthCell>,
     abandoned: Arc<Abandoned>,
@@ -431,7 +432,7 @@ impl WorkerStart {
         let forecast = Arc::new(Forecast::new(self.epoch, &batcher, costs.clone(), seat.clone()));
         let batcher = Batcher::new(batcher, costs);
         let queue =
-            Queue::new(self.outbox, batcher, slots, self.epoch, Arc::clone(&forecast), abandoned, metrics);
+            Queue::new(self.arrivals, batcher, slots, self.epoch, Arc::clone(&forecast), abandoned, metrics);
         self.health.set(Health::Ready);
         Ok(Worker {
             runner: Some(runner),

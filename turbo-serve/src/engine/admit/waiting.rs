@@ -12,7 +12,7 @@ use std::{
 
 use metrics::{Gauge, gauge};
 
-use crate::engine::{Priority, compute::queue::Job};
+use crate::engine::{Priority, compute::job::Job};
 use crate::metric_names as names;
 
 /// Number of inputs of each priority class.
@@ -139,7 +139,7 @@ mod tests {
 
     use super::super::forecast::Terms;
     use super::*;
-    use crate::engine::compute::queue::tests::{forecast, job_of};
+    use crate::engine::compute::job::tests::{forecast, job_of};
 
     #[test]
     fn the_oldest_of_those_who_were_sent_is_one_that_still_waits() {

@@ -18,7 +18,7 @@ use turbo_sched::RequestId;
 use crate::cache::{Key, ResponseCache};
 use crate::engine::{
     admit::forecast::{Forecast, Place},
-    compute::queue::{Inbox, Job},
+    compute::{inbox::Inbox, job::Job},
 };
 
 /// The keys that are being computed, and the jobs that wait for them.
@@ -211,16 +211,16 @@ mod tests {
         engine::{
             AnswerRoom, EngineError, Priority,
             admit::{answer_room::tests::Holder, forecast::Terms, waiting::Waiting},
-            compute::queue::{
-                inbox,
-                tests::{forecast, job_of},
+            compute::{
+                inbox::channel,
+                job::tests::{forecast, job_of},
             },
         },
     };
 
     #[test]
     fn who_waited_for_a_broken_promise_is_let_in_or_told() {
-        let (forecast, (inbox, _outbox)) = (forecast(), inbox(Arc::new(Waiting::new(None))));
+        let (forecast, (inbox, _arrivals)) = (forecast(), channel(Arc::new(Waiting::new(None))));
         let cache = ResponseCache::in_memory(1 << 20).unwrap();
         let promises = Arc::new(Promises::new(cache, inbox, Arc::clone(&forecast)));
         let key = Scope::alone().key("pooled", &[&[1]]);
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn nothing_is_held_for_who_is_told_that_it_is_too_late_now() {
-        let (forecast, (inbox, _outbox)) = (forecast(), inbox(Arc::new(Waiting::new(None))));
+        let (forecast, (inbox, _arrivals)) = (forecast(), channel(Arc::new(Waiting::new(None))));
         let cache = ResponseCache::in_memory(1 << 20).unwrap();
         let promises = Arc::new(Promises::new(cache, inbox, Arc::clone(&forecast)));
         let key = Scope::alone().key("pooled", &[&[1]]);
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn others_wait_for_who_is_more_urgent_once_he_is_let_in() {
-        let (forecast, (inbox, _outbox)) = (forecast(), inbox(Arc::new(Waiting::new(None))));
+        let (forecast, (inbox, _arrivals)) = (forecast(), channel(Arc::new(Waiting::new(None))));
         let cache = ResponseCache::in_memory(1 << 20).unwrap();
         let promises = Arc::new(Promises::new(cache, inbox, Arc::clone(&forecast)));
         let key = Scope::alone().key("pooled", &[&[1]]);
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn requests_that_take_longer_than_is_promised_are_computed_once() {
-        let (forecast, (inbox, _outbox)) = (forecast(), inbox(Arc::new(Waiting::new(None))));
+        let (forecast, (inbox, _arrivals)) = (forecast(), channel(Arc::new(Waiting::new(None))));
         let cache = ResponseCache::in_memory(1 << 20).unwrap();
         let promises = Arc::new(Promises::new(cache, inbox, Arc::clone(&forecast)));
         let key = Scope::alone().key("pooled", &[&[1]]);
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn who_waits_expires_by_himself_only_if_the_answer_is_promised_in_time() {
-        let (forecast, (inbox, _outbox)) = (forecast(), inbox(Arc::new(Waiting::new(None))));
+        let (forecast, (inbox, _arrivals)) = (forecast(), channel(Arc::new(Waiting::new(None))));
         let cache = ResponseCache::in_memory(1 << 20).unwrap();
         let promises = Arc::new(Promises::new(cache, inbox, Arc::clone(&forecast)));
         let key = Scope::alone().key("pooled", &[&[1]]);

@@ -17,7 +17,7 @@ use crate::cache::{Key, ResponseCache, Scope, Tier, Wanted};
 use crate::engine::{
     Encoded, Rows,
     admit::forecast::Forecast,
-    compute::queue::{Inbox, Job},
+    compute::{inbox::Inbox, job::Job},
     metrics::RecallMetrics,
     observed::Observer,
 };

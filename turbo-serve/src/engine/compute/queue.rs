@@ -1,4 +1,4 @@
-//! The worker's queue: one channel in, the batcher behind it.
+//! The worker's queue: the jobs that wait, and the batcher that forms batches of them.
 //!
 //! In: jobs of requests. Out: the jobs of the batch to run now. The batcher sees ids, lengths and times only; the queue
 //! keeps the jobs themselves, and drops those that no client waits for.
@@ -7,190 +7,27 @@ use std::{
     collections::HashMap,
     sync::{
         Arc,
-        mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel},
+        mpsc::{RecvTimeoutError, TryRecvError},
     },
     time::{Duration, Instant},
 };
 
 use turbo_sched::{Batcher, Candidate, CostModel, Decision, RequestId};
 
+use super::{
+    inbox::{Arrivals, Message},
+    job::Job,
+};
 use crate::engine::{
-    Encoded, EngineError, OutputKind, Priority, RowLens,
+    EngineError,
     admit::{
         abandoned::Abandoned,
         forecast::Forecast,
-        waiting::{ByClass, Waiting, add},
+        waiting::{ByClass, add},
     },
-    answers::{
-        promises::Promise,
-        ticket::{Answer, Ticket},
-    },
+    answers::promises::Promise,
     metrics::QueueMetrics,
-    runner::{Rows, Sequence},
 };
-
-/// One input on its way to the runner.
-pub(in crate::engine) struct Job {
-    pub ticket: Arc<Ticket>,
-    /// Which input of the ticket.
-    pub input: usize,
-    pub encoded: Encoded,
-    pub encoded_at: Instant,
-    /// The promise that it carries, if other requests may wait for its answer.
-    pub promise: Option<Promise>,
-}
-
-impl Job {
-    pub(in crate::engine) fn sequence(&self) -> Sequence<'_> {
-        let Encoded { input_ids, token_type_ids, selected } = &self.encoded;
-        Sequence { input_ids, token_type_ids, selected, rows: Some(self.rows()) }
-    }
-
-    /// Its id in the batcher.
-    pub(in crate::engine) fn id(&self) -> RequestId {
-        self.ticket.place.id(self.input)
-    }
-
-    /// The rows that answer it.
-    pub(in crate::engine) fn rows(&self) -> Rows {
-        match self.ticket.output {
-            OutputKind::Pooled { .. } => Rows::Pooled,
-            OutputKind::Tokens => Rows::Tokens,
-            OutputKind::Selected => Rows::Selected,
-        }
-    }
-
-    pub(in crate::engine) fn tokens(&self) -> usize {
-        self.encoded.input_ids.len()
-    }
-
-    /// The number of values that answer it, for a model whose rows have these lengths.
-    pub(in crate::engine) fn values(&self, lens: RowLens) -> usize {
-        let (rows, len) = match self.rows() {
-            Rows::Pooled => (1, lens.pooled),
-            Rows::Tokens => (self.tokens(), lens.tokens),
-            Rows::Selected => (self.encoded.selected.len(), lens.selected),
-        };
-        rows * len.unwrap_or(0)
-    }
-
-    pub(in crate::engine) fn priority(&self) -> Priority {
-        self.ticket.place.terms().priority
-    }
-
-    /// Its tokens, in the scheduler's type.
-    pub(in crate::engine) fn seq_len(&self) -> u32 {
-        u32::try_from(self.tokens()).unwrap_or(u32::MAX)
-    }
-
-    /// Fails its request, and others that wait for its answer, where their deadlines have passed at `now`.
-    pub(in crate::engine) fn expire(&self, now: Instant) {
-        let place = &self.ticket.place;
-        if place.expires().is_some_and(|at| at <= now) {
-            self.ticket.fail(place.terms().expired());
-        }
-        if let Some(promise) = &self.promise {
-            promise.expire(now);
-        }
-    }
-
-    /// Whether no client waits for it any more.
-    pub(in crate::engine) fn is_withdrawn(&self) -> bool {
-        self.ticket.is_withdrawn() && !self.promise.as_ref().is_some_and(Promise::is_awaited)
-    }
-
-    /// Answers all requests that wait for it with the rows `values`, whose batch began at `started` and took
-    /// `inference`.
-    pub(in crate::engine) fn answer(&mut self, values: Vec<f32>, started: Instant, inference: Duration) {
-        if let Some(promise) = self.promise.take() {
-            promise.keep(&values, started, inference);
-        }
-        // A job that came while the batch was running has waited only for the rest of it.
-        let done = started + inference;
-        let queue = started.saturating_duration_since(self.encoded_at);
-        self.complete(values, queue, inference.min(done.saturating_duration_since(self.encoded_at)));
-    }
-
-    /// Answers all requests that wait for it with `values`, rows that were found in a cache.
-    pub(in crate::engine) fn answer_found(&mut self, values: &[f32]) {
-        if let Some(promise) = self.promise.take() {
-            promise.keep_found(values);
-        }
-        self.answer_known(values.to_vec());
-    }
-
-    /// Answers its own request with rows that were not computed for it.
-    pub(in crate::engine) fn answer_known(&self, values: Vec<f32>) {
-        self.complete(values, Duration::ZERO, Duration::ZERO);
-    }
-
-    fn complete(&self, values: Vec<f32>, queue: Duration, inference: Duration) {
-        let tokenization = self.encoded_at.saturating_duration_since(self.ticket.started());
-        self.ticket
-            .complete(self.input, Answer { values, tokens: self.tokens(), tokenization, queue, inference });
-    }
-}
-
-enum Message {
-    Submit(Vec<Job>, ByClass),
-    /// Stop when all earlier jobs are answered.
-    Stop,
-    /// Check whether the waiting jobs are still to be computed.
-    Wake,
-    /// New requests are no longer accepted: do not wait for them.
-    Hurry,
-}
-
-/// The sending half. Unbounded as a channel; the slots of admitted inputs bound it.
-#[derive(Clone)]
-pub(in crate::engine) struct Inbox {
-    sender: Sender<Message>,
-    waiting: Arc<Waiting>,
-}
-
-impl Inbox {
-    /// Sends the jobs of one request together, so that they can share a batch. They fail if the worker has ended.
-    pub(in crate::engine) fn submit(&self, jobs: Vec<Job>) {
-        let inputs = self.waiting.sends(&jobs);
-        if let Err(refused) = self.sender.send(Message::Submit(jobs, inputs))
-            && let Message::Submit(jobs, inputs) = refused.0
-        {
-            self.waiting.takes_back(inputs);
-            let error = EngineError::Backend("the worker has ended".into());
-            jobs.iter().for_each(|job| job.ticket.fail(error.clone()));
-        }
-    }
-
-    /// Tells the worker to stop when all earlier jobs are answered.
-    pub(in crate::engine) fn stop(&self) {
-        // Fails only if the worker has ended already.
-        drop(self.sender.send(Message::Stop));
-    }
-
-    /// Tells the worker not to hold waiting jobs back for new requests.
-    pub(in crate::engine) fn hurry(&self) {
-        // Fails only if the worker has ended already.
-        drop(self.sender.send(Message::Hurry));
-    }
-
-    /// Wakes the worker, if it sleeps, to check the waiting jobs.
-    pub(in crate::engine) fn wake(&self) {
-        // Fails only if the worker has ended already.
-        drop(self.sender.send(Message::Wake));
-    }
-}
-
-/// The channel to a worker; `waiting` counts the inputs in it.
-pub(in crate::engine) fn inbox(waiting: Arc<Waiting>) -> (Inbox, Outbox) {
-    let (sender, receiver) = channel();
-    (Inbox { sender, waiting: Arc::clone(&waiting) }, Outbox { receiver, waiting })
-}
-
-/// The receiving half.
-pub(in crate::engine) struct Outbox {
-    receiver: Receiver<Message>,
-    waiting: Arc<Waiting>,
-}
 
 /// What the worker does next.
 pub(in crate::engine) enum Next {
@@ -204,9 +41,9 @@ pub(in crate::engine) enum Next {
 
 /// The waiting jobs.
 pub(in crate::engine) struct Queue {
-    outbox: Outbox,
+    arrivals: Arrivals,
     batcher: Batcher,
-    waiting: HashMap<RequestId, Job>,
+    jobs: HashMap<RequestId, Job>,
     /// Inputs received since the waiting jobs were last reported.
     taken_in: ByClass,
     forecast: Arc<Forecast>,
@@ -220,7 +57,7 @@ pub(in crate::engine) struct Queue {
 impl Queue {
     /// The batcher's times are since `epoch`. There is capacity for `slots` waiting jobs; all are dropped once `abandoned`.
     pub(in crate::engine) fn new(
-        outbox: Outbox,
+        arrivals: Arrivals,
         batcher: Batcher,
         slots: usize,
         epoch: Instant,
@@ -229,9 +66,9 @@ impl Queue {
         metrics: QueueMetrics,
     ) -> Self {
         Self {
-            outbox,
+            arrivals,
             batcher,
-            waiting: HashMap::with_capacity(slots),
+            jobs: HashMap::with_capacity(slots),
             taken_in: ByClass::default(),
             forecast,
             epoch,
@@ -249,7 +86,7 @@ impl Queue {
         match self.batcher.poll(self.epoch.elapsed()) {
             Decision::Run(run) => {
                 let (candidate, fill) = (run.candidate, run.fill);
-                into.extend(run.ids.iter().filter_map(|id| self.waiting.remove(id)));
+                into.extend(run.ids.iter().filter_map(|id| self.jobs.remove(id)));
                 into.iter().filter_map(|job| job.promise.as_ref()).for_each(Promise::begins);
                 self.forecast.began(into.iter().map(|job| (&*job.ticket.place, job.input)));
                 self.tell();
@@ -264,7 +101,7 @@ impl Queue {
     /// Whether no job waits, after receiving what has arrived.
     pub(in crate::engine) fn is_empty(&mut self) -> bool {
         self.take_in();
-        self.waiting.is_empty()
+        self.jobs.is_empty()
     }
 
     /// Whether no more jobs will arrive.
@@ -274,7 +111,7 @@ impl Queue {
 
     /// Receives the next message; blocks until there is one.
     pub(super) fn wait_for_more(&mut self) {
-        match self.outbox.receiver.recv() {
+        match self.arrivals.receiver.recv() {
             Ok(message) => self.accept(message),
             Err(_) => self.ends(),
         }
@@ -293,7 +130,7 @@ impl Queue {
 
     /// Receives the next message; waits for it for `time` at most.
     pub(in crate::engine) fn wait(&mut self, time: Duration) {
-        match self.outbox.receiver.recv_timeout(time) {
+        match self.arrivals.receiver.recv_timeout(time) {
             Ok(message) => self.accept(message),
             Err(RecvTimeoutError::Timeout) => {}
             // A worker that is stopping already waits for a running batch, not for jobs.
@@ -304,7 +141,7 @@ impl Queue {
 
     /// Number of jobs that wait.
     pub(in crate::engine) fn len(&self) -> usize {
-        self.waiting.len()
+        self.jobs.len()
     }
 
     /// Corrects the cost model by the `time` that a batch took.
@@ -335,12 +172,12 @@ impl Queue {
     /// Reports the waiting jobs.
     fn tell(&mut self) {
         let taken_in = std::mem::take(&mut self.taken_in);
-        self.outbox.waiting.worker_has(self.waiting.values().collect(), taken_in);
+        self.arrivals.waiting.worker_has(self.jobs.values().collect(), taken_in);
     }
 
     fn take_in(&mut self) {
         loop {
-            match self.outbox.receiver.try_recv() {
+            match self.arrivals.receiver.try_recv() {
                 Ok(message) => self.accept(message),
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => return self.ends(),
@@ -361,15 +198,15 @@ impl Queue {
         for job in jobs {
             let request = job.ticket.place.request(job.input, job.seq_len(), self.epoch);
             self.batcher.push(request);
-            self.waiting.insert(request.id, job);
+            self.jobs.insert(request.id, job);
         }
     }
 
     /// Drops the jobs whose deadline has passed or that no client waits for, or all once they are abandoned.
     fn withdraw(&mut self) {
-        let (abandoned, all, now) = (self.abandoned.is_said(), self.waiting.len(), Instant::now());
-        let Self { batcher, waiting, forecast, metrics, .. } = self;
-        waiting.retain(|_, job| {
+        let (abandoned, all, now) = (self.abandoned.is_said(), self.jobs.len(), Instant::now());
+        let Self { batcher, jobs, forecast, metrics, .. } = self;
+        jobs.retain(|_, job| {
             job.expire(now);
             let (stays, place) = (!abandoned && !job.is_withdrawn(), &job.ticket.place);
             if !stays {
@@ -380,8 +217,8 @@ impl Queue {
             }
             stays
         });
-        if waiting.len() < all {
-            batcher.cancel_all(|id| !waiting.contains_key(&id));
+        if jobs.len() < all {
+            batcher.cancel_all(|id| !jobs.contains_key(&id));
         }
     }
 
@@ -406,73 +243,42 @@ fn give_up(job: &Job, abandoned: bool, metrics: &QueueMetrics) {
 }
 
 #[cfg(test)]
-pub(in crate::engine) mod tests {
+mod tests {
     use metrics_exporter_prometheus::PrometheusBuilder;
-    use tokio::sync::Semaphore;
-    use turbo_sched::{BatchTotal, BatcherConfig, Layout, Limits, PackedCost};
+    use turbo_sched::Layout;
 
     use super::*;
     use crate::{
         cache::{ResponseCache, Scope},
         engine::{
-            DeviceTurns,
-            admit::forecast::{Inside, Terms},
-            answers::{
-                promises::{Asked, Promises},
-                ticket,
+            Priority,
+            admit::{forecast::Terms, waiting::Waiting},
+            answers::promises::{Asked, Promises},
+            compute::{
+                inbox::channel,
+                job::tests::{batching, forecast, job, job_of},
             },
             observed::Observer,
         },
     };
 
-    /// A forecast of batches of one, which take a second each.
-    pub(in crate::engine) fn forecast() -> Arc<Forecast> {
-        let (config, cost) = batching();
-        Arc::new(Forecast::new(Instant::now(), &config, cost, DeviceTurns::default().join()))
-    }
-
-    fn batching() -> (BatcherConfig, CostModel) {
-        let cost = PackedCost::fit([([1].into_iter().collect(), BatchTotal(1.0))]).unwrap();
-        let limits = Limits::batch_size(std::num::NonZeroUsize::MIN);
-        (BatcherConfig::with_limits(limits), CostModel::Packed(Box::new(cost)))
-    }
-
-    /// A job of a request of one input, and where its client waits.
-    fn job(forecast: &Arc<Forecast>) -> (Job, ticket::Receiver<ticket::Answer>) {
-        let (job, _, client) = job_of(forecast, Terms::new(Instant::now(), None, None, Priority::Normal));
-        (job, client)
-    }
-
-    /// The same on these terms, with its entry in the forecast.
-    pub(in crate::engine) fn job_of(
-        forecast: &Arc<Forecast>,
-        terms: Terms,
-    ) -> (Job, Inside, ticket::Receiver<ticket::Answer>) {
-        let slots = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        let inside = forecast.enter(terms, 1, true).unwrap();
-        let (ticket, client) = Ticket::new(Arc::clone(&inside.place), 1, OutputKind::RAW, slots);
-        let encoded = Encoded { input_ids: vec![1], ..Encoded::default() };
-        let ticket = Arc::new(ticket);
-        (Job { ticket, input: 0, encoded, encoded_at: terms.started, promise: None }, inside, client)
-    }
-
-    fn queue(outbox: Outbox, forecast: Arc<Forecast>) -> Queue {
+    fn queue(arrivals: Arrivals, forecast: Arc<Forecast>) -> Queue {
         let (config, cost) = batching();
         let metrics = QueueMetrics::new(
             None,
             Arc::new(Observer::new(Instant::now(), Layout::Packed, Arc::new(Waiting::new(None)))),
         );
         let batcher = Batcher::new(config, cost);
-        Queue::new(outbox, batcher, 4, Instant::now(), forecast, Arc::default(), metrics)
+        Queue::new(arrivals, batcher, 4, Instant::now(), forecast, Arc::default(), metrics)
     }
 
     #[test]
     fn who_has_an_answer_has_not_gone() {
         let recorder = PrometheusBuilder::new().build_recorder();
         metrics::with_local_recorder(&recorder, || {
-            let (inbox, outbox) = inbox(Arc::new(Waiting::new(None)));
+            let (inbox, arrivals) = channel(Arc::new(Waiting::new(None)));
             let forecast = forecast();
-            let mut queue = queue(outbox, Arc::clone(&forecast));
+            let mut queue = queue(arrivals, Arc::clone(&forecast));
             let ((failed, _client), (left, client)) = (job(&forecast), job(&forecast));
             failed.ticket.fail(EngineError::Backend("another input".into()));
             drop(client);
@@ -490,8 +296,8 @@ pub(in crate::engine) mod tests {
 
     #[test]
     fn what_others_wait_for_is_counted_though_its_client_has_gone() {
-        let ((inbox, outbox), forecast) = (inbox(Arc::new(Waiting::new(None))), forecast());
-        let mut queue = queue(outbox, Arc::clone(&forecast));
+        let ((inbox, arrivals), forecast) = (channel(Arc::new(Waiting::new(None))), forecast());
+        let mut queue = queue(arrivals, Arc::clone(&forecast));
         let cache = ResponseCache::in_memory(1 << 20).unwrap();
         let promises = Arc::new(Promises::new(cache, inbox.clone(), Arc::clone(&forecast)));
         let come = || job_of(&forecast, Terms::new(Instant::now(), None, None, Priority::Normal));
@@ -510,17 +316,5 @@ pub(in crate::engine) mod tests {
         drop(other_client);
         assert!(matches!(queue.next(&mut batch), Next::Nothing));
         assert!(forecast.retry_after() < Duration::from_millis(900), "nobody does");
-    }
-
-    #[test]
-    fn who_comes_after_the_worker_has_ended_is_told() {
-        let (inbox, outbox) = inbox(Arc::new(Waiting::new(None)));
-        drop(outbox);
-        let forecast = forecast();
-        let ((one, client), (other, another)) = (job(&forecast), job(&forecast));
-        inbox.submit(vec![one, other]);
-        for client in [client, another] {
-            assert!(matches!(client.blocking_recv().unwrap(), Err(EngineError::Backend(_))));
-        }
     }
 }

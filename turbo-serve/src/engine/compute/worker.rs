@@ -23,8 +23,9 @@ use std::{
 use turbo_sched::Candidate;
 
 use super::{
+    job::Job,
     lead::Lead,
-    queue::{Job, Next, Queue},
+    queue::{Next, Queue},
 };
 use crate::engine::{
     BuildRunner, Capacity, EngineError, Health, RowLens, RunError, Seat, Turn,

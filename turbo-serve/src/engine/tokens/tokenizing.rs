@@ -24,7 +24,7 @@ use crate::engine::{
         recall::Recall,
         ticket::{Receiver, Reply, Ticket},
     },
-    compute::queue::Inbox,
+    compute::inbox::Inbox,
 };
 
 /// Requests of up to this many bytes of text are tokenized on the calling thread. Another thread would have to be woken
