@@ -33,6 +33,7 @@
 
 mod admit;
 mod answers;
+mod causes;
 mod compute;
 mod config;
 mod error;
@@ -50,6 +51,7 @@ mod types;
 
 pub use admit::answer_room::{AnswerRoom, HoldAnswers};
 pub use admit::urgency::{Priority, Urgency};
+pub(crate) use causes::with_causes;
 pub use compute::turns::{DeviceTurns, Seat, Turn};
 pub use config::{EngineConfig, Model, StartError};
 pub use error::EngineError;

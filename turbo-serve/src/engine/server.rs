@@ -27,11 +27,12 @@ use super::{
         recall::{Known, Recall},
         ticket::{Receiver, Ticket},
     },
+    causes::panic_message,
     compute::{
         inbox::{Arrivals, channel},
         lead::Lead,
         queue::Queue,
-        worker::{Worker, panic_message},
+        worker::Worker,
     },
     health::HealthCell,
     metrics::{MemoryMetrics, QueueMetrics, TaskMetrics},

@@ -1,6 +1,6 @@
 //! Why a model is not served, and why models cannot be declared, loaded or unloaded.
 
-use std::{error::Error, time::Duration};
+use std::time::Duration;
 
 /// Why a request has no model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -130,41 +130,5 @@ fn any_of(known: &[String]) -> String {
     match known {
         [] => "nothing, as there is none".to_owned(),
         known => format!("`{}`", known.join("`, `")),
-    }
-}
-
-/// An error and its causes as one line. Some errors quote their cause; such a cause is not repeated.
-pub(super) fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let mut line = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let said = cause.to_string();
-        if !line.ends_with(&said) {
-            line = format!("{line}: {said}");
-        }
-        source = cause.source();
-    }
-    line
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io;
-
-    use super::*;
-
-    #[derive(Debug, thiserror::Error)]
-    enum Failed {
-        #[error("model.safetensors: {source}")]
-        Read { source: io::Error },
-        #[error("models/x")]
-        Open(#[source] Box<Failed>),
-    }
-
-    #[test]
-    fn a_cause_is_said_once() {
-        let read = Failed::Read { source: io::Error::other("no such file") };
-        let error = Failed::Open(Box::new(read));
-        assert_eq!(with_causes(&error), "models/x: model.safetensors: no such file");
     }
 }

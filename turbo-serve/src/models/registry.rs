@@ -18,7 +18,6 @@ use tokio::{
 use super::{
     Alias, ChangeError, Composition, DeclareError, Declared, Load, LoadWhen, Loaded, NotServed, Served,
     Source, SourceError, State, Wanted,
-    error::with_causes,
     health::worst,
     names::Names,
     slot::{Order, Phase, Ready, Slot, Unload, Versions, choose},
@@ -26,7 +25,7 @@ use super::{
     underway::Underway,
     versions::{Version, Which},
 };
-use crate::engine::Health;
+use crate::engine::{Health, with_causes};
 
 /// The only version of a model that is served alone.
 const ONLY: &str = "1";

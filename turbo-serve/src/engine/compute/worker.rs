@@ -12,9 +12,7 @@
 //! request arrives, and after a pause without one. Once the device is lost, all batches fail at once.
 
 use std::{
-    any::Any,
     collections::VecDeque,
-    error::Error,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, Instant},
@@ -30,6 +28,7 @@ use super::{
 use crate::engine::{
     BuildRunner, Capacity, EngineError, Health, RowLens, RunError, Seat, Turn,
     admit::{abandoned::Abandoned, forecast::Forecast},
+    causes::{causes, panic_message, with_causes},
     health::HealthCell,
     metrics::MemoryMetrics,
     observed::{Observer, Ran},
@@ -137,7 +136,7 @@ impl Worker {
             return self.queue.wait(pause);
         }
         if let Err(error) = self.rebuild() {
-            tracing::error!(why = chain(&*error), "the model still could not be rebuilt");
+            tracing::error!(why = with_causes(&*error), "the model still could not be rebuilt");
         }
     }
 
@@ -312,13 +311,13 @@ impl Worker {
     /// Fails the jobs of a batch for which the runner returned an error.
     fn refused(&mut self, jobs: Vec<Job>, error: &RunError) {
         self.look_whether_lost(error);
-        fail(jobs, &chain(&**error));
+        fail(jobs, &with_causes(&**error));
     }
 
     /// Records that the device is lost, if `error` or a cause of it says so.
     fn look_whether_lost(&mut self, error: &RunError) {
         if self.lost.is_none() && causes(&**error).any(|cause| cause.is::<DeviceLost>()) {
-            let why = chain(&**error);
+            let why = with_causes(&**error);
             tracing::error!(
                 why,
                 "the device is lost: no request can be answered until the server is restarted"
@@ -338,7 +337,7 @@ impl Worker {
         if self.lost.is_none()
             && let Err(error) = self.rebuild()
         {
-            tracing::error!(why = chain(&*error), "the model could not be rebuilt");
+            tracing::error!(why = with_causes(&*error), "the model could not be rebuilt");
         }
     }
 
@@ -428,22 +427,6 @@ fn answer(
         job.answer(values, flight.started, inference);
     }
     Ok(())
-}
-
-/// An error and its causes, as one line.
-pub(in crate::engine) fn chain(error: &(dyn Error + 'static)) -> String {
-    causes(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}
-
-/// An error and its causes.
-fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    std::iter::successors(Some(error), |&error| error.source())
-}
-
-/// The message of a panic.
-pub(in crate::engine) fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
 }
 
 #[cfg(test)]

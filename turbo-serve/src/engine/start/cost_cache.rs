@@ -20,7 +20,7 @@ use turbo_sched::{
 };
 use twox_hash::XxHash3_128;
 
-use crate::engine::{Capacity, compute::worker::chain};
+use crate::engine::{Capacity, with_causes};
 
 /// Time between two writes: a server that is killed loses no more than this, plus the write in progress.
 const EVERY: Duration = Duration::from_secs(180);
@@ -125,7 +125,7 @@ impl CostCache {
                 None
             }
             Err(error) => {
-                tracing::warn!(error = chain(&error), "the kept costs cannot be used: measuring again");
+                tracing::warn!(error = with_causes(&error), "the kept costs cannot be used: measuring again");
                 None
             }
         }
@@ -138,12 +138,12 @@ impl CostCache {
             tracing::warn!(error, file = %self.file.display(), "costs of batches are not kept");
         };
         if let Err(error) = fs::create_dir_all(dir) {
-            return cannot(chain(&error));
+            return cannot(with_causes(&error));
         }
         let kept = Kept { key: self.key.clone(), costs: costs.into() };
         match save(&self.file, &kept) {
             Ok(()) => tracing::debug!(file = %self.file.display(), "costs of batches are kept"),
-            Err(error) => cannot(chain(&error)),
+            Err(error) => cannot(with_causes(&error)),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::gather::Parts;
-use crate::engine::{EngineError, compute::worker::panic_message};
+use crate::engine::{EngineError, causes::panic_message};
 
 /// Bytes from which a text counts as long. Tokenizing a long text may take seconds where the tokenizer finds no place
 /// to cut it (2 MB of punctuation: three seconds). Shorter texts take 30 ms at most, and mostly microseconds.
