@@ -103,13 +103,17 @@ impl MemoryMetrics {
         self.tell(Memory { largest_planned, held, ..self.memory });
     }
 
-    /// Records a batch that ran. `plan` gives its planned bytes and the bytes held; it is called once a second at most,
-    /// whether it fails or not.
-    pub(super) fn ran<E>(&mut self, plan: impl FnOnce() -> Result<(usize, HeldBytes), E>) -> Result<(), E> {
+    /// Records a batch that ran. `plan` gives its planned bytes and the bytes held, or nothing where they cannot be told;
+    /// it is called once a second at most, whether it fails or not.
+    pub(super) fn ran<E>(
+        &mut self,
+        plan: impl FnOnce() -> Result<Option<(usize, HeldBytes)>, E>,
+    ) -> Result<(), E> {
         if self.planned.is_none_or(|at| at.elapsed() >= PLAN_EVERY) {
             self.planned = Some(Instant::now());
-            let (last_planned, held) = plan()?;
-            self.tell(Memory { last_planned, held, ..self.memory });
+            if let Some((last_planned, held)) = plan()? {
+                self.tell(Memory { last_planned, held, ..self.memory });
+            }
         }
         Ok(())
     }

@@ -29,6 +29,7 @@ use super::{
     },
     causes::panic_message,
     compute::{
+        guarded_runner::GuardedRunner,
         inbox::{Arrivals, channel},
         lead::Lead,
         queue::Queue,
@@ -370,7 +371,7 @@ impl WorkerStart {
                 .unwrap_or_else(|panic| Err(StartError::Panicked(panic_message(&*panic))));
             let worker = prepared.map_err(|error| ready.send(Err(error)));
             if let Ok(worker) = worker
-                && ready.send(Ok((worker.capacity, Arc::clone(&worker.forecast)))).is_ok()
+                && ready.send(Ok((worker.runner.capacity(), Arc::clone(&worker.forecast)))).is_ok()
             {
                 // A batch's panic is caught where it runs; this one is for bugs of the worker itself.
                 if catch_unwind(AssertUnwindSafe(|| worker.run())).is_err() {
@@ -436,13 +437,7 @@ impl WorkerStart {
             Queue::new(self.arrivals, batcher, slots, self.epoch, Arc::clone(&forecast), abandoned, metrics);
         self.health.set(Health::Ready);
         Ok(Worker {
-            runner: Some(runner),
-            again: None,
-            pause: Duration::ZERO,
-            lost: None,
-            build: self.model.build,
-            building: building + reserving,
-            capacity,
+            runner: GuardedRunner::new(runner, self.model.build, capacity, building + reserving),
             rows: self.model.info.rows,
             queue,
             keeper: CostKeeper::new(cache),
@@ -454,7 +449,6 @@ impl WorkerStart {
             seat,
             lead: Lead::default(),
             memory,
-            plans_panic: false,
         })
     }
 

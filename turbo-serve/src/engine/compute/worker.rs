@@ -13,7 +13,6 @@
 
 use std::{
     collections::VecDeque,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -21,41 +20,27 @@ use std::{
 use turbo_sched::Candidate;
 
 use super::{
+    guarded_runner::{Failure, GuardedRunner},
     job::Job,
     lead::Lead,
     queue::{Next, Queue},
 };
 use crate::engine::{
-    BuildRunner, Capacity, EngineError, Health, RowLens, RunError, Seat, Turn,
+    EngineError, Health, RowLens, RunError, Seat, Turn,
     admit::{abandoned::Abandoned, forecast::Forecast},
-    causes::{causes, panic_message, with_causes},
+    causes::with_causes,
     health::HealthCell,
     metrics::MemoryMetrics,
     observed::{Observer, Ran},
-    runner::{DeviceLost, Progress, Runner},
-    start::{cost_cache::CostKeeper, reserved::planning},
+    runner::{Progress, Runner},
+    start::cost_cache::CostKeeper,
 };
 
 /// How long the worker waits for new requests between two polls of a running batch.
 const POLL_EVERY: Duration = Duration::from_micros(50);
 
-/// The first and the longest pause before a failed rebuild is retried without a request. The pause doubles each time,
-/// since an attempt keeps other models from planning their memory; it is never shorter than the attempt took.
-const PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
-
 pub(in crate::engine) struct Worker {
-    /// `None` while it could not be rebuilt after a panic.
-    pub runner: Option<Box<dyn Runner>>,
-    /// When the rebuild is retried without a request.
-    pub again: Option<Instant>,
-    /// The last pause between two rebuilds.
-    pub pause: Duration,
-    /// Why the device is lost, if it is.
-    pub lost: Option<String>,
-    pub build: BuildRunner,
-    /// How long the last build took, the reservation for the largest batch included.
-    pub building: Duration,
-    pub capacity: Capacity,
+    pub runner: GuardedRunner,
     pub rows: RowLens,
     pub queue: Queue,
     pub keeper: CostKeeper,
@@ -69,8 +54,6 @@ pub(in crate::engine) struct Worker {
     pub seat: Seat,
     pub lead: Lead,
     pub memory: MemoryMetrics,
-    /// Whether planning has panicked: then no further plan is read, since each panic costs a rebuild.
-    pub plans_panic: bool,
 }
 
 /// A batch that was submitted to the runner.
@@ -104,7 +87,7 @@ impl Worker {
                     return self.keeper.finish(self.queue.costs());
                 }
                 self.wait_for_more();
-            } else if !empty && self.runner.is_none() && self.lost.is_none() {
+            } else if !empty && self.runner.awaits_rebuild() {
                 self.try_again();
             } else if !empty && let Some(turn) = self.turn() {
                 let (began, mut jobs) = (Instant::now(), Vec::new());
@@ -127,16 +110,15 @@ impl Worker {
     /// Waits until a message arrives, or retries a failed rebuild once its pause is over: a load balancer sends no
     /// requests to a failing server, so none would trigger the rebuild.
     fn wait_for_more(&mut self) {
-        let Some(again) = self.again.filter(|_| self.lost.is_none()) else {
-            return self.queue.wait_for_more();
-        };
-        // Other messages wake the worker, too: so the pause ends at a fixed time and does not start over.
-        let pause = again.saturating_duration_since(Instant::now());
-        if !pause.is_zero() {
-            return self.queue.wait(pause);
-        }
-        if let Err(error) = self.rebuild() {
-            tracing::error!(why = with_causes(&*error), "the model still could not be rebuilt");
+        match self.runner.again_in() {
+            None => self.queue.wait_for_more(),
+            // Other messages wake the worker, too: so the pause ends at a fixed time and does not start over.
+            Some(pause) if !pause.is_zero() => self.queue.wait(pause),
+            Some(_) => {
+                if let Err(error) = self.rebuild() {
+                    tracing::error!(why = with_causes(&*error), "the model still could not be rebuilt");
+                }
+            }
         }
     }
 
@@ -169,8 +151,7 @@ impl Worker {
 
     /// Whether the runner should get another batch behind those that it has, because it will soon be idle.
     fn may_submit(&self) -> bool {
-        let depth = self.runner.as_ref().map_or(1, |runner| runner.depth());
-        self.flights.len() < depth && self.time_left() <= self.lead.time()
+        self.flights.len() < self.runner.depth() && self.time_left() <= self.lead.time()
     }
 
     /// Predicted time until all submitted batches are done.
@@ -209,13 +190,13 @@ impl Worker {
     }
 
     fn start_newest(&mut self) -> Result<(), Failure> {
-        if let Some(why) = &self.lost {
-            return Err(Failure::Refused(why.as_str().into()));
+        if let Some(why) = self.runner.lost() {
+            return Err(Failure::Refused(why.into()));
         }
         let jobs = self.flights.back().map_or(&[][..], |flight| &flight.jobs);
         let abandoned = &self.abandoned;
         let mut wanted = || !abandoned.is_said() && jobs.iter().any(|job| !job.is_withdrawn());
-        guarded(&mut self.runner, |runner| runner.submit(&mut jobs.iter().map(Job::sequence), &mut wanted))
+        self.runner.ask(|runner| runner.submit(&mut jobs.iter().map(Job::sequence), &mut wanted))
     }
 
     /// Polls the oldest batch: ends it when it is done, else waits for messages for [`POLL_EVERY`].
@@ -242,11 +223,13 @@ impl Worker {
                 Ok(())
             }
         };
-        let released = |runner: &mut dyn Runner| {
-            runner.release();
-            Ok(())
-        };
-        if let Err(Failure::Panicked(why)) = learnt.and_then(|()| guarded(&mut self.runner, released)) {
+        let released = learnt.and_then(|()| {
+            self.runner.ask(|runner| {
+                runner.release();
+                Ok(())
+            })
+        });
+        if let Err(Failure::Panicked(why)) = released {
             self.start_over(&why);
         }
     }
@@ -255,7 +238,7 @@ impl Worker {
     fn poll_oldest(&mut self, now: Instant) -> Result<Progress, Failure> {
         let oldest = self.flights.front_mut().expect("who looks has a batch");
         let (inference, rows) = (oldest.took(now), self.rows);
-        guarded(&mut self.runner, |runner| {
+        self.runner.ask(|runner| {
             let progress = runner.poll()?;
             if progress == Progress::Done {
                 // Rows are read from the runner's own memory, so another engine may use the device meanwhile.
@@ -273,12 +256,8 @@ impl Worker {
         self.queue.observe(candidate, inference);
         self.keeper.learnt(self.queue.costs());
         self.forecast.ran(candidate, inference);
-        if self.plans_panic {
-            return Ok(());
-        }
         let Self { memory, runner, .. } = self;
-        let plan = |runner: &mut dyn Runner| Ok((runner.footprint(candidate), runner.held_bytes()));
-        memory.ran(|| guarded(runner, plan)).inspect_err(|_| self.plans_panic = true)
+        memory.ran(|| runner.plan(|runner| (runner.footprint(candidate), runner.held_bytes())))
     }
 
     /// Records a finished batch with the observer.
@@ -292,17 +271,17 @@ impl Worker {
     /// Reports costs and memory plans to the observer, if it was read since the last report: reporting takes time.
     fn tell_observer(&mut self) {
         let Self { observer, queue, runner, .. } = self;
-        if observer.is_looked_at() && runner.is_some() {
+        if observer.is_looked_at() && runner.is_there() {
             let mut panicked = None;
-            let footprint = |batch: &_| match self.plans_panic || panicked.is_some() {
-                true => None,
-                false => guarded(runner, |runner| Ok(runner.footprint(batch)))
-                    .map_err(|why| panicked = Some(why))
-                    .ok(),
+            let footprint = |batch: &Candidate| {
+                let planned = runner.plan(|runner| runner.footprint(batch));
+                planned.unwrap_or_else(|why| {
+                    panicked = Some(why);
+                    None
+                })
             };
             observer.tell(queue.costs(), footprint);
             if let Some(Failure::Panicked(why)) = panicked {
-                self.plans_panic = true;
                 self.start_over(&why);
             }
         }
@@ -310,21 +289,11 @@ impl Worker {
 
     /// Fails the jobs of a batch for which the runner returned an error.
     fn refused(&mut self, jobs: Vec<Job>, error: &RunError) {
-        self.look_whether_lost(error);
-        fail(jobs, &with_causes(&**error));
-    }
-
-    /// Records that the device is lost, if `error` or a cause of it says so.
-    fn look_whether_lost(&mut self, error: &RunError) {
-        if self.lost.is_none() && causes(&**error).any(|cause| cause.is::<DeviceLost>()) {
-            let why = with_causes(&**error);
-            tracing::error!(
-                why,
-                "the device is lost: no request can be answered until the server is restarted"
-            );
+        self.runner.look_whether_lost(error);
+        if self.runner.lost().is_some() {
             self.health.set(Health::Failing);
-            self.lost = Some(why);
         }
+        fail(jobs, &with_causes(&**error));
     }
 
     /// Fails all batches of a runner that has panicked, and rebuilds it unless the device is lost.
@@ -334,72 +303,27 @@ impl Worker {
         }
         let why = format!("the batch panicked: {why}");
         self.flights.drain(..).for_each(|flight| fail(flight.jobs, &why));
-        if self.lost.is_none()
+        if self.runner.lost().is_none()
             && let Err(error) = self.rebuild()
         {
             tracing::error!(why = with_causes(&*error), "the model could not be rebuilt");
         }
     }
 
-    /// Rebuilds the runner. The old one is dropped first, so that memory suffices; the planning lock is held, so that
-    /// no model that is loaded meanwhile counts on that memory.
+    /// Rebuilds the runner, for which requests wait meanwhile.
     fn rebuild(&mut self) -> Result<(), RunError> {
-        let started = Instant::now();
-        self.forecast.busy_for(self.building);
+        self.forecast.busy_for(self.runner.building());
         self.health.set(Health::Starting);
-        let old = self.runner.take();
-        let (build, capacity) = (&mut self.build, self.capacity);
-        let built = catch_unwind(AssertUnwindSafe(|| {
-            let _alone = planning();
-            drop(old);
-            build(capacity)
-        }));
-        let error: RunError = match built {
-            Ok(Ok(runner)) => {
-                (self.runner, self.again, self.pause) = (Some(runner), None, Duration::ZERO);
-                self.building = started.elapsed();
+        let rebuilt = self.runner.rebuild();
+        match rebuilt {
+            Ok(()) => {
                 self.report();
                 self.health.set(Health::Ready);
-                return Ok(());
             }
-            Ok(Err(error)) => error,
-            Err(panic) => panic_message(&*panic).into(),
-        };
-        self.health.set(Health::Failing);
-        self.pause = pause_after(self.pause, started.elapsed());
-        self.again = Some(Instant::now() + self.pause);
-        self.look_whether_lost(&error);
-        Err(error)
+            Err(_) => self.health.set(Health::Failing),
+        }
+        rebuilt
     }
-}
-
-/// The pause after a failed rebuild that took `attempt`, where the pause before was `last`.
-fn pause_after(last: Duration, attempt: Duration) -> Duration {
-    let [least, most] = PAUSES;
-    (2 * last).clamp(least, most).max(attempt)
-}
-
-/// Why a batch has no answers.
-enum Failure {
-    /// The runner returned an error, and can still be used.
-    Refused(RunError),
-    /// The runner panicked; its state is unknown.
-    Panicked(String),
-}
-
-/// Does `work` with the runner, and catches a panic. Only the runner's state can be broken by a panic, and the runner
-/// is rebuilt after it.
-///
-/// # Panics
-/// If there is no runner.
-fn guarded<T>(
-    runner: &mut Option<Box<dyn Runner>>,
-    work: impl FnOnce(&mut dyn Runner) -> Result<T, RunError>,
-) -> Result<T, Failure> {
-    let runner = runner.as_deref_mut().expect("it is there as long as it has batches");
-    catch_unwind(AssertUnwindSafe(|| work(runner)))
-        .map_err(|panic| Failure::Panicked(panic_message(&*panic)))?
-        .map_err(Failure::Refused)
 }
 
 fn fail(jobs: Vec<Job>, why: &str) {
@@ -427,21 +351,4 @@ fn answer(
         job.answer(values, flight.started, inference);
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_to_their_longest_and_are_never_shorter_than_an_attempt() {
-        let seconds = Duration::from_secs;
-        let mut pauses = vec![Duration::ZERO];
-        for _ in 0..8 {
-            pauses.push(pause_after(*pauses.last().unwrap(), seconds(1)));
-        }
-        assert_eq!(pauses[1..], [5, 10, 20, 40, 80, 160, 300, 300].map(seconds));
-        assert_eq!(pause_after(seconds(300), seconds(700)), seconds(700));
-        assert_eq!(pause_after(seconds(700), seconds(1)), seconds(300));
-    }
 }
