@@ -1,21 +1,18 @@
 //! The engine itself: it admits requests, sends them to the tokenizer and the worker, and waits for their answers.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, OnceLock, PoisonError, mpsc},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
-use turbo_sched::{Batcher, BatcherConfig};
-
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{
-    Capacity, DecodeRequest, EngineConfig, EngineError, EngineInfo, Health, Infer, InferRequest,
-    InferResponse, Input, Model, OutputKind, Pending, Spent, StartError, TokenizeRequest, Tokenized, Urgency,
+    DecodeRequest, EngineConfig, EngineError, EngineInfo, Health, Infer, InferRequest, InferResponse, Input,
+    Model, OutputKind, Pending, Spent, StartError, TokenizeRequest, Tokenized, Urgency,
     admit::{
         abandoned::Abandoned,
         admission::{Admission, Comes},
@@ -27,23 +24,11 @@ use super::{
         recall::{Known, Recall},
         ticket::{Receiver, Ticket},
     },
-    causes::panic_message,
-    compute::{
-        guarded_runner::GuardedRunner,
-        inbox::{Arrivals, channel},
-        lead::Lead,
-        queue::Queue,
-        worker::Worker,
-    },
+    compute::inbox::channel,
     health::HealthCell,
-    metrics::{MemoryMetrics, QueueMetrics, TaskMetrics},
+    metrics::TaskMetrics,
     observed::{Observed, Observer},
-    start::{
-        batch_tokens::longest_of,
-        cost_cache::{CostCache, CostKeeper, CostKey},
-        resident::resident_bytes,
-        warm_up::{Warm, WarmUp},
-    },
+    start::worker_start::WorkerStart,
     tokens::{
         rules::{Manner, Rules},
         tokenizing::Tokenizing,
@@ -345,118 +330,5 @@ fn characters(input: &Input) -> usize {
         Input::Pair(first, second) => first.chars().count() + second.chars().count(),
         Input::Ids(ids) => ids.len(),
         Input::Encoded(_) => 0,
-    }
-}
-
-/// What the worker thread starts with.
-struct WorkerStart {
-    model: Model,
-    config: EngineConfig,
-    info: EngineInfo,
-    arrivals: Arrivals,
-    epoch: Instant,
-    health: Arc<HealthCell>,
-    abandoned: Arc<Abandoned>,
-    observer: Arc<Observer>,
-}
-
-impl WorkerStart {
-    /// Starts the thread and waits until its model is warm, or has failed; returns the largest batch and the forecast.
-    fn spawn(self) -> Result<(JoinHandle<()>, Capacity, Arc<Forecast>), StartError> {
-        let (ready, is_ready) = mpsc::sync_channel(1);
-        let thread = std::thread::Builder::new().name("turbo-worker".into());
-        let health = Arc::clone(&self.health);
-        let thread = thread.spawn(move || {
-            let prepared = catch_unwind(AssertUnwindSafe(|| self.prepare()))
-                .unwrap_or_else(|panic| Err(StartError::Panicked(panic_message(&*panic))));
-            let worker = prepared.map_err(|error| ready.send(Err(error)));
-            if let Ok(worker) = worker
-                && ready.send(Ok((worker.runner.capacity(), Arc::clone(&worker.forecast)))).is_ok()
-            {
-                // A batch's panic is caught where it runs; this one is for bugs of the worker itself.
-                if catch_unwind(AssertUnwindSafe(|| worker.run())).is_err() {
-                    tracing::error!("the worker has ended, no request can be answered any more");
-                }
-                health.set(Health::Failing);
-            }
-        })?;
-        match is_ready.recv() {
-            Ok(Ok((capacity, forecast))) => Ok((thread, capacity, forecast)),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(StartError::Panicked("its thread ended".into())),
-        }
-    }
-
-    /// Builds the model and measures it.
-    fn prepare(mut self) -> Result<Worker, StartError> {
-        let layout = self.model.layout;
-        let seat = self.config.turns.join();
-        let warm_up = WarmUp {
-            layout,
-            vocab_size: self.model.info.vocab_size,
-            budget: self.config.warm_up,
-            max_batch_tokens: self.config.max_batch_tokens,
-            info: &self.info,
-            clock: &Instant::now,
-            seat: &seat,
-        };
-        let first = warm_up.first_capacity();
-        let started = Instant::now();
-        let mut runner = (self.model.build)(Capacity::LEAST).map_err(StartError::Runner)?;
-        warm_up.reserve_first(&mut *runner)?;
-        let building = started.elapsed();
-        let cache = self.cost_cache(first);
-        let warm = warm_up.run(&mut *runner, cache.as_ref()).map_err(StartError::Runner)?;
-        let Warm { costs, capacity, shared_tokens, reserving, measured } = warm;
-        let reserved_bytes = runner.footprint(&capacity.largest(layout));
-        tracing::info!(
-            max_batch_tokens = capacity.total_tokens,
-            several_inputs_share = shared_tokens,
-            predicted_ms =
-                costs.cost(&longest_of(shared_tokens, capacity.max_seq_len)).as_duration().as_millis() as u64,
-            activations_mb = reserved_bytes / 1_000_000,
-            resident_mb = resident_bytes().map(|bytes| bytes / 1_000_000),
-            "memory for the largest batch is reserved"
-        );
-        let batcher = BatcherConfig {
-            policy: self.config.batching,
-            dispatch: self.config.dispatch,
-            ..BatcherConfig::with_limits(capacity.limits(shared_tokens))
-        };
-        let longest = u32::try_from(capacity.max_seq_len).unwrap_or(u32::MAX);
-        self.observer.begins(&costs, batcher.batch_limits(), longest, &measured);
-        let slots = self.config.max_concurrent_requests;
-        let abandoned = Arc::clone(&self.abandoned);
-        let label = self.config.label.as_deref();
-        let metrics = QueueMetrics::new(label, Arc::clone(&self.observer));
-        let mut memory = MemoryMetrics::new(label, Arc::clone(&self.observer));
-        memory.reserved(reserved_bytes, runner.held_bytes());
-        let forecast = Arc::new(Forecast::new(self.epoch, &batcher, costs.clone(), seat.clone()));
-        let batcher = Batcher::new(batcher, costs);
-        let queue =
-            Queue::new(self.arrivals, batcher, slots, self.epoch, Arc::clone(&forecast), abandoned, metrics);
-        self.health.set(Health::Ready);
-        Ok(Worker {
-            runner: GuardedRunner::new(runner, self.model.build, capacity, building + reserving),
-            rows: self.model.info.rows,
-            queue,
-            keeper: CostKeeper::new(cache),
-            forecast,
-            health: self.health,
-            abandoned: self.abandoned,
-            observer: self.observer,
-            flights: VecDeque::new(),
-            seat,
-            lead: Lead::default(),
-            memory,
-        })
-    }
-
-    /// The file that keeps the costs measured for this model; `None` without a folder or an identity.
-    fn cost_cache(&self, measured: Capacity) -> Option<CostCache> {
-        let Model { info, layout, identity, .. } = &self.model;
-        let (dir, computes) = (self.config.cost_cache.as_deref()?, identity.as_deref()?);
-        let key = CostKey::new(&info.name, computes, (info.dtype, &info.device), *layout, measured);
-        Some(CostCache::new(dir, key))
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
+//! | `worker_start` | builds the model on the worker's thread, and makes the worker once it is warm |
 //! | `warm_up` | runs batches of many sizes, and derives the cost model and the largest batch |
 //! | `fastest` | times one batch: the fastest of a few runs |
 //! | `cost_cache` | keeps measured costs on disk between runs |
@@ -15,3 +16,4 @@ pub(super) mod fastest;
 pub(super) mod reserved;
 pub(super) mod resident;
 pub(super) mod warm_up;
+pub(super) mod worker_start;
