@@ -3,7 +3,8 @@
 //! | file | what it does |
 //! |---|---|
 //! | `worker_start` | builds the model on the worker's thread, and makes the worker once it is warm |
-//! | `warm_up` | runs batches of many sizes, and derives the cost model and the largest batch |
+//! | `warm_up` | decides by the costs how large batches may be, and reserves memory for them |
+//! | `measuring` | runs batches of many sizes, and derives the cost model |
 //! | `fastest` | times one batch: the fastest of a few runs |
 //! | `cost_cache` | keeps measured costs on disk between runs |
 //! | `batch_tokens` | determines the tokens of a batch: a given number, or by time and memory |
@@ -13,6 +14,7 @@
 pub(super) mod batch_tokens;
 pub(super) mod cost_cache;
 pub(super) mod fastest;
+mod measuring;
 pub(super) mod reserved;
 pub(super) mod resident;
 pub(super) mod warm_up;

@@ -1,29 +1,23 @@
-//! What batches cost on this machine, measured before the first request.
+//! What batches cost on this machine, and how large they may be, settled before the first request.
 //!
 //! In: a runner with memory for one input, and a time budget. Out: the cost model that the batcher decides with, how
-//! large batches may become, and the runner with memory for them. A sparse grid of lengths and batch sizes is run, from
-//! the smallest batch to the largest. The costs of batches that the budget does not reach are extrapolated, and traffic
-//! corrects them later. If an earlier run has kept its costs, a few batches are run to check whether they still hold.
+//! large batches may become, and the runner with memory for them. Costs are measured
+//! ([`measuring`](super::measuring)), unless an earlier run has kept its costs: then a few batches are run to check
+//! whether they still hold.
 
 use std::time::{Duration, Instant};
 
-use turbo_sched::{BatchTotal, Candidate, CostModel, CostTable, Layout, PackedCost};
+use turbo_sched::{BatchTotal, Candidate, CostModel, Layout};
 
 use super::{
     batch_tokens::{largest_of, tokens_in_memory, tokens_within},
     cost_cache::CostCache,
-    fastest::{LONG_RUN, RUNS, fastest},
+    fastest::LONG_RUN,
+    measuring::{Measuring, Point, grid},
     reserved::planning,
 };
-use crate::engine::{
-    BatchTokens, Capacity, EngineInfo, RunError, Seat, StartError,
-    runner::{Progress, Runner, Sequence},
-};
+use crate::engine::{BatchTokens, Capacity, EngineInfo, RunError, Seat, StartError, runner::Runner};
 
-/// The lengths and batch sizes of the grid are the powers of this, and the largest of each.
-const STEP: usize = 4;
-/// Time between two lines of the log while batches are measured.
-const TELL_EVERY: Duration = Duration::from_secs(1);
 /// The largest batch may plan one part in this many of a device's free memory: plans of other sizes, scratch memory of
 /// kernels and other processes take some, too.
 const MEMORY_SHARE: u64 = 2;
@@ -163,20 +157,19 @@ impl WarmUp<'_> {
     /// [`LONG_RUN`].
     fn confirmed(&self, mut kept: CostModel, runner: &mut dyn Runner) -> Result<Option<Confirmed>, RunError> {
         let started = (self.clock)();
-        let short = |&(seq_len, batch_size): &(u32, usize)| {
-            kept.cost(&batch_of(seq_len, batch_size)).as_duration() <= LONG_RUN
-        };
-        let short: Vec<(u32, usize)> = grid(runner.capacity()).into_iter().filter(short).collect();
+        let short = |point: &Point| kept.cost(&point.batch()).as_duration() <= LONG_RUN;
+        let short: Vec<Point> = grid(runner.capacity()).into_iter().filter(short).collect();
         let Some(last) = short.len().checked_sub(1) else { return Ok(None) };
         let mut points = vec![0, last / 2, last];
         points.dedup();
         let mut measured = Vec::new();
-        for (seq_len, batch_size) in points.into_iter().map(|point| short[point]) {
-            let candidate = batch_of(seq_len, batch_size);
+        for point in points.into_iter().map(|point| short[point]) {
+            let candidate = point.batch();
             let expected = kept.cost(&candidate).as_duration();
-            let time = self.measure(runner, seq_len, batch_size, expected)?;
+            let time = self.measure(runner, point, expected)?;
             let ratio = time.as_secs_f64() / expected.as_secs_f64();
             if !(1.0 / ODD..=ODD).contains(&ratio) {
+                let Point { seq_len, batch_size } = point;
                 tracing::warn!(
                     batch_size,
                     seq_len,
@@ -193,166 +186,9 @@ impl WarmUp<'_> {
         Ok(Some((kept, measured)))
     }
 
-    /// Whether a batch that is predicted to take `time` may be formed: a batch of several inputs that takes far too
-    /// long will not be. (Far too long is twice the limit, since the prediction may be wrong.)
-    fn may_come_up(&self, batch_size: usize, time: Duration) -> bool {
-        match self.max_batch_tokens {
-            BatchTokens::Within(limit) => batch_size == 1 || time <= limit * 2,
-            BatchTokens::AtMost(_) => true,
-        }
-    }
-
-    /// The least time of a few runs of a batch. Engines that share the device are told how long each run will take: at
-    /// first the `expected` time, later the time of the last run.
-    fn measure(
-        &self,
-        runner: &mut dyn Runner,
-        seq_len: u32,
-        batch_size: usize,
-        mut expected: Duration,
-    ) -> Result<Duration, RunError> {
-        // Varied ids, so that the embedding table is read as traffic reads it; 40503 is odd and near 2^16 / phi.
-        let ids: Vec<u32> =
-            (0..seq_len).map(|i| (u64::from(i) * 40_503 % self.vocab_size.max(1) as u64) as u32).collect();
-        fastest(|| {
-            let turn = self.seat.take();
-            turn.lasts(expected);
-            let started = (self.clock)();
-            let sequence = Sequence::of(&ids);
-            runner.submit(&mut std::iter::repeat_n(sequence, batch_size), &mut || true)?;
-            while runner.poll()? == Progress::Running {
-                std::thread::yield_now();
-            }
-            runner.release();
-            expected = self.since(started);
-            Ok(expected)
-        })
-    }
-
-    fn since(&self, then: Instant) -> Duration {
+    pub(super) fn since(&self, then: Instant) -> Duration {
         (self.clock)().saturating_duration_since(then)
     }
-}
-
-/// The batches of the runner's grid that were run so far.
-struct Measuring<'a> {
-    warm_up: &'a WarmUp<'a>,
-    started: Instant,
-    told: Instant,
-    measured: Vec<(Candidate, Duration)>,
-    /// The smallest batch that the budget did not reach.
-    beyond: Option<Candidate>,
-}
-
-impl<'a> Measuring<'a> {
-    fn new(warm_up: &'a WarmUp<'a>) -> Self {
-        let now = (warm_up.clock)();
-        Self { warm_up, started: now, told: now, measured: Vec::new(), beyond: None }
-    }
-
-    /// Runs the grid's batches that were not run yet, within the runner's capacity and the budget, and fits the costs
-    /// to all that were measured. The smallest batch is always run.
-    fn costs(&mut self, runner: &mut dyn Runner) -> Result<CostModel, RunError> {
-        let WarmUp { layout, budget, .. } = *self.warm_up;
-        let grid = grid(runner.capacity());
-        for &(seq_len, batch_size) in &grid {
-            let candidate = batch_of(seq_len, batch_size);
-            if self.measured.iter().any(|(measured, _)| *measured == candidate) {
-                continue;
-            }
-            let once = predict(&self.measured, &candidate);
-            if !self.measured.is_empty() {
-                if !self.warm_up.may_come_up(batch_size, once) {
-                    continue;
-                }
-                if runs_of(once) > budget.saturating_sub(self.warm_up.since(self.started)) {
-                    self.beyond.get_or_insert(candidate);
-                    continue;
-                }
-            }
-            let time = self.warm_up.measure(runner, seq_len, batch_size, once)?;
-            tracing::debug!(batch_size, seq_len, time_us = time.as_micros() as u64, "measured");
-            self.measured.push((candidate, time));
-            if self.warm_up.since(self.told) >= TELL_EVERY {
-                self.told = (self.warm_up.clock)();
-                let seconds_left = budget.saturating_sub(self.warm_up.since(self.started)).as_secs();
-                let measured = measured_of(&grid, &self.measured);
-                tracing::info!(measured, of = grid.len(), seconds_left, "measuring what batches cost");
-            }
-        }
-        cost_model(layout, &self.measured)
-    }
-
-    /// Logs what was measured.
-    fn tell(&self) {
-        let took_ms = self.warm_up.since(self.started).as_millis() as u64;
-        tracing::info!(measured = self.measured.len(), took_ms, "warmed up");
-        if let Some(Candidate { batch_size, max_seq_len, .. }) = self.beyond {
-            tracing::info!(
-                batch_size,
-                seq_len = max_seq_len,
-                "costs from this batch on are extrapolated until traffic shows them"
-            );
-        }
-    }
-}
-
-/// How many batches of `grid` were measured. Batches that only a smaller grid has, measured before, do not count.
-fn measured_of(grid: &[(u32, usize)], measured: &[(Candidate, Duration)]) -> usize {
-    let is_measured = |&&(seq_len, batch_size): &&(u32, usize)| {
-        let candidate = batch_of(seq_len, batch_size);
-        measured.iter().any(|(batch, _)| *batch == candidate)
-    };
-    grid.iter().filter(is_measured).count()
-}
-
-fn batch_of(seq_len: u32, batch_size: usize) -> Candidate {
-    std::iter::repeat_n(seq_len, batch_size).collect()
-}
-
-fn cost_model(layout: Layout, measured: &[(Candidate, Duration)]) -> Result<CostModel, RunError> {
-    // A clock may be too coarse to see the smallest batch.
-    let seconds = |time: Duration| BatchTotal::from_duration(time.max(Duration::from_nanos(1)));
-    Ok(match layout {
-        Layout::Packed => {
-            let packed = PackedCost::fit(measured.iter().map(|&(batch, time)| (batch, seconds(time))))?;
-            CostModel::Packed(Box::new(packed))
-        }
-        Layout::Padded => CostModel::Padded(CostTable::from_measurements(
-            measured.iter().map(|&(batch, time)| (batch.max_seq_len, batch.batch_size, seconds(time))),
-        )?),
-    })
-}
-
-/// Points `(seq_len, batch_size)` within `capacity`, in ascending order of their tokens.
-fn grid(capacity: Capacity) -> Vec<(u32, usize)> {
-    let mut points = Vec::new();
-    for seq_len in powers_to(capacity.max_seq_len) {
-        let fits = capacity.batch_size.min(capacity.total_tokens / seq_len).max(1);
-        let len = u32::try_from(seq_len).unwrap_or(u32::MAX);
-        points.extend(powers_to(fits).into_iter().map(|batch_size| (len, batch_size)));
-    }
-    points.sort_unstable_by_key(|&(seq_len, batch_size)| (seq_len as usize * batch_size, seq_len));
-    points
-}
-
-/// The powers of [`STEP`] below `largest`, and `largest`.
-fn powers_to(largest: usize) -> Vec<usize> {
-    let powers = std::iter::successors(Some(1), |&n: &usize| n.checked_mul(STEP));
-    powers.take_while(|&n| n < largest).chain([largest]).collect()
-}
-
-/// A guess for a batch that was not run, from the time per token of the largest one that was.
-fn predict(measured: &[(Candidate, Duration)], candidate: &Candidate) -> Duration {
-    let largest = measured.iter().max_by_key(|(largest, _)| largest.total_tokens);
-    largest.map_or(Duration::ZERO, |(largest, time)| {
-        time.mul_f64(candidate.total_tokens as f64 / largest.total_tokens as f64)
-    })
-}
-
-/// The time of all runs of a batch, if one run takes `once`.
-fn runs_of(once: Duration) -> Duration {
-    if once < LONG_RUN { once * RUNS as u32 } else { once }
 }
 
 #[cfg(test)]
@@ -363,23 +199,17 @@ mod tests {
     };
 
     use turbo_models::{Pooling, RowLens, ScoreFunction};
-    use turbo_sched::Source;
+    use turbo_sched::{PackedCost, Source};
 
-    use super::super::cost_cache::CostKey;
+    use super::super::{cost_cache::CostKey, fastest::RUNS};
     use super::*;
-    use crate::engine::{DeviceTurns, ModelInfo, Prompts, Rows};
+    use crate::engine::{
+        DeviceTurns, ModelInfo, Prompts, Rows,
+        runner::{Progress, Sequence},
+    };
 
-    /// The largest batches of a smaller grid are not in a larger grid.
-    #[test]
-    fn no_more_batches_of_a_grid_are_measured_than_it_has() {
-        let within = |total_tokens| grid(Capacity { batch_size: 8, total_tokens, max_seq_len: total_tokens });
-        let (smaller, larger) = (within(9), within(40));
-        let alone = smaller.iter().filter(|&point| !larger.contains(point)).count();
-        assert!(alone > 0, "{smaller:?} {larger:?}");
-        let all = smaller.iter().chain(&larger);
-        let measured: Vec<_> = all.map(|&(len, size)| (batch_of(len, size), Duration::ZERO)).collect();
-        assert_eq!(measured_of(&larger, &measured[..smaller.len()]), smaller.len() - alone);
-        assert_eq!(measured_of(&larger, &measured), larger.len());
+    fn batch_of(seq_len: u32, batch_size: usize) -> Candidate {
+        Point { seq_len, batch_size }.batch()
     }
 
     /// A runner that takes 0.1 ms per token, on its own clock.
@@ -573,7 +403,10 @@ mod tests {
         let cache = cache_in(folder.path());
         for per_token in [1e-9, 1.0] {
             let other = grid(Capacity { batch_size: 16, total_tokens: 64, max_seq_len: 16 }).into_iter().map(
-                |(len, size)| (batch_of(len, size), BatchTotal(per_token * f64::from(len) * size as f64)),
+                |point| {
+                    let batch = point.batch();
+                    (batch, BatchTotal(per_token * batch.total_tokens as f64))
+                },
             );
             cache.save(CostModel::Packed(Box::new(PackedCost::fit(other).unwrap())));
             let (warm, measured) = started(&info(16, 16), SMALL, 100, Some(&cache));
@@ -586,21 +419,5 @@ mod tests {
     fn cache_in(folder: &std::path::Path) -> CostCache {
         let capacity = Capacity { batch_size: 16, total_tokens: 64, max_seq_len: 16 };
         CostCache::new(folder, CostKey::new("slow", "sleep", ("float32", "none"), Layout::Packed, capacity))
-    }
-
-    #[test]
-    fn the_grid_stays_within_the_capacity_and_ascends() {
-        let capacity = Capacity { batch_size: 100, total_tokens: 2048, max_seq_len: 512 };
-        let grid = grid(capacity);
-        assert!(grid.iter().all(|&(len, size)| len as usize * size <= 2048 && size <= 100 && len <= 512));
-        assert!(grid.is_sorted_by_key(|&(len, size)| len as usize * size));
-        for corner in [(1, 1), (1, 100), (512, 1), (512, 4)] {
-            assert!(grid.contains(&corner), "{corner:?} is not in {grid:?}");
-        }
-    }
-
-    #[test]
-    fn a_capacity_of_one_token_has_one_point() {
-        assert_eq!(grid(Capacity { batch_size: 1, total_tokens: 1, max_seq_len: 1 }), [(1, 1)]);
     }
 }
