@@ -36,6 +36,7 @@ mod answers;
 mod causes;
 mod compute;
 mod config;
+mod encoder_runner;
 mod error;
 mod health;
 mod info;

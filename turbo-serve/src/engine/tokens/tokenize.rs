@@ -1,8 +1,9 @@
-//! The interface to a model's tokenizer, and the requests that need only a tokenizer.
+//! The interface to a model's tokenizer, with that of turbo-models behind it, and the requests that need only a
+//! tokenizer.
 
 use std::sync::Arc;
 
-use turbo_models::{Encoding, SpecialTokens, Text, Truncation};
+use turbo_models::{Encoding, SpecialTokens, Text, TextTokenizer, Truncation};
 
 use crate::engine::{Encoded, Prompt};
 
@@ -140,5 +141,55 @@ impl DecodeRequest {
     #[must_use]
     pub fn new(ids: Vec<Vec<u32>>, special: SpecialTokens) -> Self {
         Self { ids, special, retries: false }
+    }
+}
+
+impl Tokenize for TextTokenizer {
+    fn encode(&self, text: Text<'_>, truncation: Truncation) -> Result<Encoded, TokenizeError> {
+        let turbo_models::Encoded { input_ids, token_type_ids } = self.encode(text, truncation)?;
+        Ok(Encoded { input_ids, token_type_ids, selected: Vec::new() })
+    }
+
+    fn tokens(&self, text: Text<'_>, extent: Extent) -> Result<Vec<Encoding>, TokenizeError> {
+        Ok(match (extent, text) {
+            (Extent::Whole(special), _) => vec![self.tokenize(text, special)?],
+            (Extent::Word, Text::One(word)) => vec![self.word(word)?],
+            (Extent::Word, Text::Pair(..)) => vec![self.tokenize(text, SpecialTokens::Without)?],
+            (Extent::Input(truncation), _) => vec![self.encode_detailed(text, truncation)?],
+            (Extent::Windows { max_len, stride }, Text::Pair(question, context)) => {
+                self.windows(question, context, max_len, stride)?
+            }
+            (Extent::Windows { .. }, Text::One(_)) => {
+                return Err(TokenizeError::Failed("windows are over the second of two texts".into()));
+            }
+        })
+    }
+
+    fn decode(&self, ids: &[u32], special: SpecialTokens) -> Result<String, TokenizeError> {
+        Ok(self.decode(ids, special)?)
+    }
+
+    fn limited_to(&self, max_input_length: usize) -> Arc<dyn Tokenize> {
+        Arc::new(self.limited_to(max_input_length))
+    }
+
+    fn with_instruction(&self, instruction: &str) -> Result<Arc<dyn Tokenize>, TokenizeError> {
+        let told = self.with_instruction(instruction).map_err(|error| {
+            TokenizeError::Failed(match error {
+                // a client need not know where the template lies
+                turbo_models::ModelError::Field { field, why, .. } => format!("the model's {field}: {why}"),
+                other => other.to_string(),
+            })
+        });
+        Ok(Arc::new(told?))
+    }
+}
+
+impl From<turbo_models::TokenizeError> for TokenizeError {
+    fn from(error: turbo_models::TokenizeError) -> Self {
+        match error {
+            turbo_models::TokenizeError::TooLong { tokens, limit } => Self::TooLong { tokens, limit },
+            other => Self::Failed(other.to_string()),
+        }
     }
 }
