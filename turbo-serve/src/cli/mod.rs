@@ -29,6 +29,7 @@ mod net_arguments;
 mod number;
 mod output;
 mod serve;
+mod serve_arguments;
 mod shutdown;
 #[cfg_attr(not(feature = "otlp"), path = "no_spans.rs")]
 mod spans;
