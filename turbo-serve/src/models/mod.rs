@@ -16,6 +16,7 @@
 //! * A name without a version stands for the version that the declaration pins, else for the latest: the greatest
 //!   number among those that are ready or loaded on demand.
 
+mod changes;
 pub mod ensemble;
 mod error;
 mod health;

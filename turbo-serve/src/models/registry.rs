@@ -1,13 +1,11 @@
-//! The registry of models: finding, loading, unloading and stopping them.
+//! The registry of models: what there is, and which version answers a request. `changes` loads and unloads them.
 
 use std::{
-    collections::BTreeMap,
-    mem,
     sync::{
         Arc, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 use tokio::{
@@ -16,53 +14,50 @@ use tokio::{
 };
 
 use super::{
-    Alias, ChangeError, Composition, DeclareError, Declared, Load, LoadWhen, Loaded, NotServed, Served,
-    Source, SourceError, State, Wanted,
+    Alias, ChangeError, Composition, DeclareError, Declared, LoadWhen, Loaded, NotServed, Served, Source,
+    State, Wanted,
+    changes::Unloading,
     health::worst,
     names::Names,
-    slot::{Order, Phase, Ready, Slot, Unload, Versions, choose},
+    slot::{Phase, Ready, Slot, Versions, choose, slots},
     table::Table,
     underway::Underway,
     versions::{Version, Which},
 };
-use crate::engine::{Health, with_causes};
+use crate::engine::Health;
 
 /// The only version of a model that is served alone.
 const ONLY: &str = "1";
-
-/// The least time after a failed load before a request loads the model again. If the attempt took longer, the pause is
-/// as long as the attempt, so that failing attempts take at most half of the time.
-const PAUSE: Duration = Duration::from_secs(5);
 
 /// All served models. Clones are handles to the same registry.
 ///
 /// [`Models::lease`], [`Models::load`], [`Models::unload`] and [`Models::health`] start tasks, so they need a tokio
 /// runtime.
 #[derive(Clone)]
-pub struct Models(Arc<Registry>);
+pub struct Models(pub(super) Arc<Registry>);
 
 /// A handle that does not keep the registry alive, for models that the registry itself serves.
 #[derive(Clone)]
 pub struct WeakModels(Weak<Registry>);
 
-struct Registry {
-    names: Names,
-    models: Vec<Model>,
+pub(super) struct Registry {
+    pub(super) names: Names,
+    pub(super) models: Vec<Model>,
     /// The versions of each model.
-    table: Table,
-    underway: Underway,
+    pub(super) table: Table,
+    pub(super) underway: Underway,
 }
 
 /// The part of a model that does not change.
-struct Model {
+pub(super) struct Model {
     aliases: Vec<Alias>,
     pinned: Option<String>,
-    load: LoadWhen,
+    pub(super) load: LoadWhen,
     /// `None` if the model is never loaded or unloaded.
-    source: Option<Arc<dyn Source>>,
+    pub(super) source: Option<Arc<dyn Source>>,
     /// How often unloading all of its versions was requested: calls of [`Models::load`] from before such a request load
     /// nothing more. Unloading one version does not end an older load of all.
-    unloads: AtomicU64,
+    pub(super) unloads: AtomicU64,
 }
 
 /// One version of one model.
@@ -228,8 +223,7 @@ impl Models {
     /// Leases on all versions that are ready.
     #[must_use]
     pub fn ready(&self) -> Vec<Served> {
-        let lease = |slot: &Slot| slot.phase.lease().cloned();
-        self.0.table.read().iter().flat_map(BTreeMap::values).filter_map(lease).collect()
+        slots(&self.0.table.read()).filter_map(|(.., slot)| slot.phase.lease().cloned()).collect()
     }
 
     /// Leases on the ready versions that a name stands for: the version that is named, or else all of the model's,
@@ -258,12 +252,11 @@ impl Models {
     #[must_use]
     pub fn health(&self) -> Option<Health> {
         let models = self.ready().into_iter().filter(|served| served.composition() == Composition::Model);
-        let is_expected = |slot: &Slot| slot.phase.is_expected();
-        let expected = self.0.table.read().iter().flat_map(BTreeMap::values).any(is_expected);
+        let expected = slots(&self.0.table.read()).any(|(.., slot)| slot.phase.is_expected());
         let health =
             worst(models.map(|model| model.engine().health()).chain(expected.then_some(Health::Ready)));
         if health.is_none() && !self.0.table.is_stopping() {
-            self.0.demand_again();
+            self.0.retry_failed();
         }
         health
     }
@@ -272,11 +265,7 @@ impl Models {
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         let table = self.0.table.read();
-        let mut slots = table
-            .iter()
-            .enumerate()
-            .flat_map(|(model, versions)| versions.iter().map(move |(version, slot)| (model, version, slot)));
-        slots.find_map(|(model, version, slot)| {
+        slots(&table).find_map(|(model, version, slot)| {
             let reason = slot.phase.failure()?;
             Some(format!("model `{}` could not be loaded: {reason}", self.0.full_name(model, version)))
         })
@@ -286,10 +275,7 @@ impl Models {
     #[must_use]
     pub fn list(&self) -> Vec<Entry> {
         let table = self.0.table.read();
-        let entry = |(model, versions): (usize, &Versions)| {
-            versions.iter().map(|(version, slot)| self.0.entry(model, version, slot)).collect::<Vec<_>>()
-        };
-        table.iter().enumerate().flat_map(entry).collect()
+        slots(&table).map(|(model, version, slot)| self.0.entry(model, version, slot)).collect()
     }
 
     /// Loads all versions of a model (`name`), or one (`name/version`, `name/latest`), and returns when they are ready.
@@ -299,7 +285,7 @@ impl Models {
     /// # Errors
     /// [`ChangeError`]: no such model or version, or one that cannot be loaded.
     pub async fn load(&self, name: &str) -> Result<(), ChangeError> {
-        let loading = tokio::spawn(Arc::clone(&self.0).load_all(name.to_owned()));
+        let loading = tokio::spawn(Arc::clone(&self.0).load_named(name.to_owned()));
         // It fails only if the runtime ends or the task panics.
         loading.await.unwrap_or(Err(ChangeError::Stopping))
     }
@@ -313,22 +299,22 @@ impl Models {
     /// [`ChangeError`]: no such model or version.
     pub async fn unload(&self, name: &str) -> Result<(), ChangeError> {
         let (model, which) = self.0.ordered(name)?;
-        let (mut left, mut ending) = (self.0.known_versions(model, which)?, Vec::new());
+        let mut unloading = Unloading::new(model, self.0.known_versions(model, which)?);
         let mut changes = self.0.table.changes();
         let registry = Arc::clone(&self.0);
         if which == Which::Usual {
             // First, so that an older load does not go on to load versions that are not ready yet.
             registry.models[model].unloads.fetch_add(1, Relaxed);
         }
-        if registry.goes_on_unloading(model, &mut left, &mut ending) {
-            let unloading = tokio::spawn(async move {
+        if unloading.goes_on(&registry) {
+            let unloaded = tokio::spawn(async move {
                 changes.next().await;
-                while registry.goes_on_unloading(model, &mut left, &mut ending) {
+                while unloading.goes_on(&registry) {
                     changes.next().await;
                 }
             });
             // It fails only if the runtime ends or the task panics.
-            unloading.await.map_err(|_| ChangeError::Stopping)?;
+            unloaded.await.map_err(|_| ChangeError::Stopping)?;
         }
         Ok(())
     }
@@ -388,11 +374,6 @@ fn first_versions(model: &Declared) -> Result<Versions, DeclareError> {
 }
 
 impl Registry {
-    /// Whether there is more than one model or version by now: a folder of versions may have got another.
-    fn has_several(&self) -> bool {
-        self.table.read().iter().map(Versions::len).sum::<usize>() > 1
-    }
-
     fn found(&self, wanted: Wanted<'_>) -> Result<Found, NotServed> {
         let (model, which) = self.names.resolve(wanted)?;
         let table = self.table.read();
@@ -422,7 +403,7 @@ impl Registry {
         choose(versions, which, pinned).ok_or_else(|| self.no_such_version(model, which, versions))
     }
 
-    fn no_such_version(&self, model: usize, which: Which<'_>, versions: &Versions) -> NotServed {
+    pub(super) fn no_such_version(&self, model: usize, which: Which<'_>, versions: &Versions) -> NotServed {
         let name = self.names.of(model).to_owned();
         match which {
             Which::Exactly(version) => {
@@ -448,217 +429,7 @@ impl Registry {
         }
     }
 
-    /// The model and versions that an explicit load or unload is for.
-    fn ordered<'a>(&'a self, name: &'a str) -> Result<(usize, Which<'a>), ChangeError> {
-        // Checked before the name, whatever that is: nothing can be loaded or unloaded.
-        if self.models.iter().all(|model| model.source.is_none()) {
-            return Err(ChangeError::Fixed);
-        }
-        Ok(self.names.exactly(name)?)
-    }
-
-    fn source(&self, model: usize) -> Result<&Arc<dyn Source>, ChangeError> {
-        self.models[model].source.as_ref().ok_or(ChangeError::Fixed)
-    }
-
-    /// Begins to load a version that is loaded on demand; returns whether it is being loaded.
-    fn demand(self: &Arc<Self>, model: usize, version: &Version) -> bool {
-        let (begins, is_loading) = self.table.change(model, version, |phase| {
-            let begins = phase.is_on_demand();
-            if begins {
-                phase.begin_loading(true);
-            }
-            (begins, matches!(phase, Phase::Loading { .. }))
-        });
-        if begins {
-            self.begin_loading(model, version);
-        }
-        is_loading
-    }
-
-    /// The same for all versions that are loaded on demand, including those whose load has failed, once their pause is
-    /// over.
-    fn demand_again(self: &Arc<Self>) {
-        let table = self.table.read();
-        let again: Vec<(usize, Version)> = table
-            .iter()
-            .enumerate()
-            .flat_map(|(model, versions)| versions.iter().map(move |(version, slot)| (model, version, slot)))
-            .filter(|(.., slot)| slot.phase.is_on_demand())
-            .map(|(model, version, _)| (model, version.clone()))
-            .collect();
-        drop(table);
-        again.iter().for_each(|(model, version)| {
-            self.demand(*model, version);
-        });
-    }
-
-    /// The versions that a load is for, after listing those of the source.
-    async fn look_for_versions(&self, model: usize, which: Which<'_>) -> Result<Vec<Version>, ChangeError> {
-        let (name, source) = (self.names.of(model), Arc::clone(self.source(model)?));
-        let listed = blocking(move || source.versions()).await;
-        let versions = listed
-            .map_err(|reason| ChangeError::Versions { name: name.to_owned(), reason })?
-            .iter()
-            .map(|version| version.as_str().into())
-            .collect();
-        self.table.there_are(model, &versions);
-        self.known_versions(model, which)
-    }
-
-    /// The known versions that an explicit load or unload is for.
-    fn known_versions(&self, model: usize, which: Which<'_>) -> Result<Vec<Version>, ChangeError> {
-        let table = self.table.read();
-        let versions = &table[model];
-        let found: Vec<Version> = match which {
-            Which::Usual => versions.keys().cloned().collect(),
-            Which::Latest => versions.keys().next_back().cloned().into_iter().collect(),
-            Which::Exactly(version) => versions
-                .get_key_value(&version.into())
-                .map(|(version, _)| version.clone())
-                .into_iter()
-                .collect(),
-        };
-        if found.is_empty() {
-            return Err(self.no_such_version(model, which, versions).into());
-        }
-        Ok(found)
-    }
-
-    /// Loads the versions that `name` stands for, one after the other.
-    async fn load_all(self: Arc<Self>, name: String) -> Result<(), ChangeError> {
-        let (model, which) = self.ordered(&name)?;
-        // Read before listing, which takes time: an unload meanwhile has to be noticed.
-        let unloads = self.models[model].unloads.load(Relaxed);
-        for version in self.look_for_versions(model, which).await? {
-            self.load(model, &version, unloads).await?;
-        }
-        Ok(())
-    }
-
-    /// Loads a version unless it is ready, and waits until it is; `unloads` is the model's count when the load was
-    /// requested.
-    async fn load(
-        self: &Arc<Self>,
-        model: usize,
-        version: &Version,
-        unloads: u64,
-    ) -> Result<(), ChangeError> {
-        let name = || self.full_name(model, version);
-        let mut changes = self.table.changes();
-        let mut joined = false;
-        loop {
-            if self.table.is_stopping() {
-                return Err(ChangeError::Stopping);
-            }
-            // Under the table's lock: an unload increments the count before it looks at versions.
-            let order = |phase: &mut Phase| match self.models[model].unloads.load(Relaxed) == unloads {
-                true => phase.order(joined),
-                false => Order::Gone,
-            };
-            match self.table.change(model, version, order) {
-                Order::IsThere => return Ok(()),
-                Order::Begins => {
-                    self.begin_loading(model, version);
-                    joined = true;
-                }
-                Order::Joins => joined = true,
-                Order::Waits => {}
-                Order::Failed { reason } => return Err(ChangeError::Failed { name: name(), reason }),
-                Order::Gone => return Err(NotServed::Unloaded { name: name() }.into()),
-            }
-            changes.next().await;
-        }
-    }
-
-    /// Spawns the load of a version whose phase is `Loading`.
-    fn begin_loading(self: &Arc<Self>, model: usize, version: &Version) {
-        let (registry, version) = (Arc::clone(self), version.clone());
-        tokio::spawn(async move {
-            let Ok(source) = registry.source(model).cloned() else { return };
-            let (name, text) = (registry.full_name(model, &version), version.to_string());
-            let label = registry.has_several().then(|| name.clone());
-            let (models, of_metrics) = (Models(Arc::clone(&registry)), label.clone());
-            let load =
-                move || source.load(Load { version: &text, label: of_metrics.as_deref(), models: &models });
-            let began = Instant::now();
-            match blocking(load).await {
-                Ok(loaded) => {
-                    let ready = Ready::new(
-                        registry.names.of(model),
-                        version.as_str(),
-                        label,
-                        loaded,
-                        &registry.underway,
-                    );
-                    registry.table.enter(model, &version, ready);
-                }
-                Err(reason) => {
-                    tracing::error!(model = name, reason, "not loaded");
-                    let pause = PAUSE.max(began.elapsed());
-                    let is_on_demand = registry.models[model].load == LoadWhen::Request;
-                    let again = is_on_demand.then(|| Instant::now() + pause);
-                    let unavailable = Phase::Unavailable { reason, again };
-                    registry.table.change(model, &version, |phase| *phase = unavailable);
-                }
-            }
-        });
-    }
-
-    /// Begins to unload the versions in `left` that are ready, and drops from `ending` those that have ended; returns
-    /// whether any are left in either.
-    fn goes_on_unloading(
-        self: &Arc<Self>,
-        model: usize,
-        left: &mut Vec<Version>,
-        ending: &mut Vec<Version>,
-    ) -> bool {
-        left.retain(|version| {
-            match self.table.change(model, version, Phase::unload) {
-                Unload::Waits => return true,
-                Unload::Done => {}
-                Unload::Joins => ending.push(version.clone()),
-                Unload::Begins(ready) => {
-                    self.end(model, version, ready);
-                    ending.push(version.clone());
-                }
-            }
-            false
-        });
-        let table = self.table.read();
-        let ends = |version: &Version| {
-            table[model].get(version).is_some_and(|slot| matches!(slot.phase, Phase::Unloading { .. }))
-        };
-        ending.retain(ends);
-        !left.is_empty() || !ending.is_empty()
-    }
-
-    /// Ends a version on a task of its own: waits until the last lease is dropped, then until the engine has stopped.
-    fn end(self: &Arc<Self>, model: usize, version: &Version, Ready { lease, all_back, stop }: Ready) {
-        let (registry, version) = (Arc::clone(self), version.clone());
-        tokio::spawn(async move {
-            drop(lease);
-            all_back.wait().await;
-            if let Some(engine) = stop {
-                engine.stop().await;
-            }
-            tracing::info!(model = registry.full_name(model, &version), "unloaded");
-            // The replaced phase holds a handle to the engine: it is dropped outside the table's lock.
-            drop(registry.table.change(model, &version, |phase| mem::replace(phase, Phase::Unloaded)));
-        });
-    }
-
-    fn full_name(&self, model: usize, version: &Version) -> String {
+    pub(super) fn full_name(&self, model: usize, version: &Version) -> String {
         format!("{}/{version}", self.names.of(model))
-    }
-}
-
-/// Runs blocking work on a thread of its own; returns an error or a panic as a line.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, SourceError> + Send + 'static,
-) -> Result<T, String> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done.map_err(|error| with_causes(&*error)),
-        Err(_) => Err("it panicked".to_owned()),
     }
 }

@@ -214,6 +214,14 @@ impl From<Phase> for Slot {
     }
 }
 
+/// All versions of all models, with the numbers of their models.
+pub(super) fn slots(table: &[Versions]) -> impl Iterator<Item = (usize, &Version, &Slot)> {
+    table
+        .iter()
+        .enumerate()
+        .flat_map(|(model, versions)| versions.iter().map(move |(version, slot)| (model, version, slot)))
+}
+
 /// The version of a model that answers; `None` where there is no such version.
 pub(super) fn choose<'a>(
     versions: &'a Versions,
