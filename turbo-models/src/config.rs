@@ -398,6 +398,20 @@ mod tests {
         assert_eq!(named.type_vocab_size, 0);
     }
 
+    /// The models' own code and the transformers library's class, which differ in the name of the family.
+    #[test]
+    fn gte_has_the_defaults_of_the_class_that_its_name_means() {
+        for (model_type, words, positions) in [("new", 30528, 2048), ("gte", 250_048, 8192)] {
+            let config = open(&format!(r#"{{"model_type": "{model_type}"}}"#)).unwrap();
+            assert_eq!(
+                (config.vocab_size, config.max_position_embeddings),
+                (words, positions),
+                "{model_type}"
+            );
+            assert_eq!(config.type_vocab_size, 1, "{model_type}");
+        }
+    }
+
     /// The reference takes the alias if both are given; here they have to agree.
     #[test]
     fn distilbert_s_aliases_may_not_contradict_its_fields() {
