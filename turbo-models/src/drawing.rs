@@ -63,9 +63,15 @@ impl<'a> Drawing<'a> {
         Ok(self.graph.weight(name, shape))
     }
 
-    /// A weight that is made from the published weight `name` with `shape`, and has the same shape.
-    fn derived(&mut self, name: &str, shape: &[usize], derived: &Derived) -> Result<ValueId, ModelError> {
-        self.weights.check(name, shape)?;
+    /// A weight with `shape` that is made from the weight `name`, whose shape is `published`.
+    fn derived(
+        &mut self,
+        name: &str,
+        published: &[usize],
+        derived: &Derived,
+        shape: &[usize],
+    ) -> Result<ValueId, ModelError> {
+        self.weights.check(name, published)?;
         Ok(self.graph.weight(&derived.name(name), shape))
     }
 
@@ -77,7 +83,8 @@ impl<'a> Drawing<'a> {
         ids: ValueId,
         factor: f32,
     ) -> Result<ValueId, ModelError> {
-        let table = self.derived(&format!("{name}.weight"), &[rows, columns], &Derived::Times(factor))?;
+        let (name, shape) = (format!("{name}.weight"), [rows, columns]);
+        let table = self.derived(&name, &shape, &Derived::Times(factor), &shape)?;
         Ok(self.graph.embed(table, ids)?)
     }
 
@@ -122,14 +129,13 @@ impl<'a> Drawing<'a> {
     }
 
     /// `x · {name}`, for a matrix `[inputs, outputs]` that is published in the orientation in which it multiplies.
-    pub(crate) fn product_with(
+    pub(crate) fn product_of_transposed(
         &mut self,
         x: ValueId,
         name: &str,
         (inputs, outputs): (usize, usize),
     ) -> Result<ValueId, ModelError> {
-        self.weights.check(name, &[inputs, outputs])?;
-        let matrix = self.graph.weight(&Derived::Transposed.name(name), &[outputs, inputs]);
+        let matrix = self.derived(name, &[inputs, outputs], &Derived::Transposed, &[outputs, inputs])?;
         Ok(self.graph.matmul(x, matrix)?)
     }
 
@@ -142,9 +148,8 @@ impl<'a> Drawing<'a> {
         (inputs, height): (usize, usize),
         rows: Range<usize>,
     ) -> Result<ValueId, ModelError> {
-        let name = format!("{name}.weight");
-        self.weights.check(&name, &[height, inputs])?;
-        let part = self.graph.weight(&Derived::Rows(rows.clone()).name(&name), &[rows.len(), inputs]);
+        let (name, shape) = (format!("{name}.weight"), [rows.len(), inputs]);
+        let part = self.derived(&name, &[height, inputs], &Derived::Rows(rows), &shape)?;
         Ok(self.graph.matmul(x, part)?)
     }
 
@@ -161,11 +166,14 @@ impl<'a> Drawing<'a> {
             self.weights.check(&format!("{norm}.weight"), &[inputs])?;
             self.weights.check(&format!("{norm}.bias"), &[inputs])?;
         }
-        let matrix = format!("{name}.weight");
-        self.weights.check(&matrix, &[outputs, inputs])?;
+        let projected = self.derived(
+            &format!("{name}.weight"),
+            &[outputs, inputs],
+            &Derived::Positions(table.clone()),
+            &[positions, outputs],
+        )?;
         self.weights.check(&format!("{name}.bias"), &[outputs])?;
-        let made = Derived::Positions(table.clone()).name(&matrix);
-        Ok(self.graph.weight(&made, &[positions, outputs]))
+        Ok(projected)
     }
 
     /// `x · rowᵀ`: one column, by row `row` of a published matrix `[height, inputs]`, minus row `less` if there is one.
@@ -177,10 +185,8 @@ impl<'a> Drawing<'a> {
         row: usize,
         less: Option<usize>,
     ) -> Result<ValueId, ModelError> {
-        let name = format!("{name}.weight");
-        self.weights.check(&name, &[height, inputs])?;
         let derived = less.map_or(Derived::Rows(row..row + 1), |less| Derived::RowLess(row, less));
-        let row = self.graph.weight(&derived.name(&name), &[1, inputs]);
+        let row = self.derived(&format!("{name}.weight"), &[height, inputs], &derived, &[1, inputs])?;
         Ok(self.graph.matmul(x, row)?)
     }
 
@@ -228,7 +234,7 @@ impl<'a> Drawing<'a> {
         let name = format!("{name}.weight");
         match gain {
             Gain::Weight => self.weight(&name, &[columns]),
-            Gain::OnePlusWeight => self.derived(&name, &[columns], &Derived::Plus(1.0)),
+            Gain::OnePlusWeight => self.derived(&name, &[columns], &Derived::Plus(1.0), &[columns]),
         }
     }
 

@@ -128,7 +128,7 @@ fn mixture(
     let up = drawing.graph.matmul(x, up)?;
     let activated = drawing.graph.activate(up, Activation::GeluErf)?;
     let weighted = drawing.graph.weigh_experts(activated, logits, routing)?;
-    let down = drawing.product_with(weighted, &format!("{name}.experts.mlp.w2"), (wide, hidden))?;
+    let down = drawing.product_of_transposed(weighted, &format!("{name}.experts.mlp.w2"), (wide, hidden))?;
     let bias = drawing.weight(&format!("{name}.experts.bias"), &[hidden])?;
     Ok(drawing.graph.add_bias(down, bias)?)
 }
