@@ -92,7 +92,7 @@ impl Checkpoint {
         let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
         let mut warnings = warnings(&dir, &config, &modules, tokenizer.as_ref());
         // inputs end at the window, if there is one, otherwise at the last position
-        let window = config.window_warning(&architecture.fields, modules.inputs.max_length())?;
+        let window = config.window_warning(&architecture.fields, modules.inputs.length_limits.most())?;
         warnings.extend(window.or_else(|| positions_warning(&config, &modules)));
         warnings.extend(limits_of_kinds(&config, &modules));
         warnings.extend(config.causal_warning(&architecture.fields)?);
@@ -321,7 +321,7 @@ fn refuse_adapter(dir: &Path) -> Result<(), ModelError> {
 fn limits(config: &ModelConfig, modules: &SentenceModules) -> InputLimits {
     let positions = config.max_input_length();
     InputLimits {
-        max_input_length: modules.inputs.max_length().map_or(positions, |limit| limit.min(positions)),
+        max_input_length: modules.inputs.length_limits.most().map_or(positions, |limit| limit.min(positions)),
         vocab_size: config.vocab_size,
         type_vocab_size: config.type_vocab_size,
     }
@@ -355,7 +355,7 @@ fn warnings(
 /// Warns that the folder's own limit exceeds the number of positions.
 fn positions_warning(config: &ModelConfig, modules: &SentenceModules) -> Option<String> {
     let positions = config.max_input_length();
-    let limit = modules.inputs.max_seq_length.filter(|limit| *limit > positions)?;
+    let limit = modules.inputs.length_limits.of_library.filter(|limit| *limit > positions)?;
     Some(format!("sentence_bert_config.json: max_seq_length is {limit}, the model has {positions} positions"))
 }
 

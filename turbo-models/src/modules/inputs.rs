@@ -13,14 +13,8 @@ use crate::{ModelError, error::one_line, json::JsonObject};
 /// absent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct EncoderInputs {
-    /// Longest input, special tokens included, according to the library's own file; there may be fewer positions.
-    pub(crate) max_seq_length: Option<usize>,
-    /// The same limit among the arguments for tokenising texts; it overrides all others.
-    max_length: Option<usize>,
-    /// The same limit among the arguments for loading the tokenizer.
-    loaded_max_length: Option<LoadedLimit>,
-    /// The same limit in the tokenizer's own file, which counts if the others are absent. Often absurdly large.
-    model_max_length: Option<usize>,
+    /// How long they may be.
+    pub(crate) length_limits: LengthLimits,
     /// Most tokens of a query, if queries have a limit of their own.
     pub(crate) query_length: Option<usize>,
     /// Most tokens of a document, if documents have a limit of their own.
@@ -33,6 +27,32 @@ pub(crate) struct EncoderInputs {
     pub(crate) messages: Option<Messages>,
     /// What the encoder passes to the modules behind it.
     pub(super) gives: EncoderGives,
+}
+
+/// Most tokens of an input, special tokens included, according to everything that may limit them. There may be fewer
+/// positions.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct LengthLimits {
+    /// `max_seq_length` of the library's own file.
+    pub(crate) of_library: Option<usize>,
+    /// The limit among the arguments for tokenising texts; it overrides all others.
+    of_processing: Option<usize>,
+    /// The limit among the arguments for loading the tokenizer.
+    of_loading: Option<LoadedLimit>,
+    /// The limit in the tokenizer's own file, which counts if the others are absent. Often absurdly large.
+    of_tokenizer: Option<usize>,
+}
+
+impl LengthLimits {
+    /// The limit that counts.
+    pub(crate) fn most(&self) -> Option<usize> {
+        let of_library = match self.of_loading {
+            None => self.of_library,
+            Some(LoadedLimit::Earlier(tokens)) => self.of_library.into_iter().chain([tokens]).min(),
+            Some(LoadedLimit::Later(tokens)) => Some(tokens),
+        };
+        self.of_processing.or(of_library).or(self.of_tokenizer)
+    }
 }
 
 /// The limit among the library's arguments for loading the tokenizer.
@@ -84,35 +104,33 @@ impl EncoderInputs {
     /// # Errors
     /// [`ModelError`] naming file and field.
     pub(crate) fn open(dir: &Path) -> Result<Self, ModelError> {
-        let mut inputs = Self { model_max_length: model_max_length(dir)?, ..Self::default() };
-        for name in FILES {
-            let Some(json) = JsonObject::open(dir.join(name))? else { continue };
-            inputs.max_seq_length = json.get("max_seq_length")?;
-            if inputs.max_seq_length == Some(0) {
-                return Err(json.wrong("max_seq_length", "is 0, expected at least 1"));
+        let of_tokenizer = limit_of_tokenizer(dir)?;
+        for file in FILES {
+            if let Some(json) = JsonObject::open(dir.join(file))? {
+                return Self::read(&json, file, of_tokenizer);
             }
-            inputs.max_length = max_length(&json)?;
-            inputs.query_length = json.get("query_length")?;
-            inputs.document_length = json.get("document_length")?;
-            if let Some(other) = json.get::<Value>("query_expansion")? {
-                return Err(json.unsupported("query_expansion", other.to_string(), "null"));
-            }
-            (inputs.loaded_max_length, inputs.cut) = loaded_with(&json, name)?;
-            inputs.do_lower_case = json.get("do_lower_case")?.unwrap_or(false);
-            (inputs.gives, inputs.messages) = gives(&json)?;
-            break;
         }
-        Ok(inputs)
+        let length_limits = LengthLimits { of_tokenizer, ..LengthLimits::default() };
+        Ok(Self { length_limits, ..Self::default() })
     }
 
-    /// Most tokens of an input according to the files; there may be fewer positions.
-    pub(crate) fn max_length(&self) -> Option<usize> {
-        let own = match self.loaded_max_length {
-            None => self.max_seq_length,
-            Some(LoadedLimit::Earlier(tokens)) => self.max_seq_length.into_iter().chain([tokens]).min(),
-            Some(LoadedLimit::Later(tokens)) => Some(tokens),
-        };
-        self.max_length.or(own).or(self.model_max_length)
+    /// Reads them from the library's file, whose name is `file`, in a folder whose tokenizer has the limit
+    /// `of_tokenizer`.
+    fn read(json: &JsonObject, file: &'static str, of_tokenizer: Option<usize>) -> Result<Self, ModelError> {
+        let of_library = json.get("max_seq_length")?;
+        if of_library == Some(0) {
+            return Err(json.wrong("max_seq_length", "is 0, expected at least 1"));
+        }
+        let of_processing = limit_of_processing(json)?;
+        let [query_length, document_length] = [json.get("query_length")?, json.get("document_length")?];
+        if let Some(other) = json.get::<Value>("query_expansion")? {
+            return Err(json.unsupported("query_expansion", other.to_string(), "null"));
+        }
+        let (of_loading, cut) = loaded_with(json, file)?;
+        let do_lower_case = json.get("do_lower_case")?.unwrap_or(false);
+        let (gives, messages) = gives(json)?;
+        let length_limits = LengthLimits { of_library, of_processing, of_loading, of_tokenizer };
+        Ok(Self { length_limits, query_length, document_length, cut, do_lower_case, messages, gives })
     }
 }
 
@@ -130,7 +148,7 @@ const PROCESSING: &str = "processing_kwargs";
 
 /// The limit among these arguments. Arguments for padding or for the form of the result change no ids; arguments that
 /// would change ids are refused.
-fn max_length(json: &JsonObject) -> Result<Option<usize>, ModelError> {
+fn limit_of_processing(json: &JsonObject) -> Result<Option<usize>, ModelError> {
     const FIELD: &str = PROCESSING;
     let ProcessingKwargs { common, text, .. } = json.get(FIELD)?.unwrap_or_default();
     // how many tokens a causal model gives logits for; only those of the last token are read
@@ -237,7 +255,7 @@ fn loaded_with(
 }
 
 /// The limit in the tokenizer's own file; files without a limit say 1e30.
-fn model_max_length(dir: &Path) -> Result<Option<usize>, ModelError> {
+fn limit_of_tokenizer(dir: &Path) -> Result<Option<usize>, ModelError> {
     let Some(json) = JsonObject::open(dir.join("tokenizer_config.json"))? else { return Ok(None) };
     let tokens: Option<f64> = json.get("model_max_length")?;
     Ok(tokens.filter(|tokens| *tokens >= 1.0).map(|tokens| tokens as usize))

@@ -215,7 +215,7 @@ mod tests {
         for name in inputs::FILES {
             let modules = open(&[(name, r#"{"max_seq_length": 256, "do_lower_case": true}"#)]).unwrap();
             assert_eq!(
-                (modules.inputs.max_length(), modules.inputs.do_lower_case),
+                (modules.inputs.length_limits.most(), modules.inputs.do_lower_case),
                 (Some(256), true),
                 "{name}"
             );
@@ -229,7 +229,7 @@ mod tests {
     fn the_tokenizer_s_limit_counts_where_no_other_is_given() {
         let limit = |own: &str, tokenizer: &str| {
             let files = [("sentence_bert_config.json", own), ("tokenizer_config.json", tokenizer)];
-            open(&files).map(|modules| modules.inputs.max_length())
+            open(&files).map(|modules| modules.inputs.length_limits.most())
         };
         let tokenizer = r#"{"model_max_length": 256}"#;
         for own in ["{}", r#"{"max_seq_length": null}"#, r#"{"transformer_task": "feature-extraction"}"#] {
@@ -250,11 +250,12 @@ mod tests {
     fn a_limit_may_be_what_texts_are_tokenised_with() {
         let limit = |kwargs: &str| {
             let own = format!(r#"{{"max_seq_length": 300, "processing_kwargs": {kwargs}}}"#);
-            open(&[("sentence_bert_config.json", own.as_str())]).map(|modules| modules.inputs.max_length())
+            open(&[("sentence_bert_config.json", own.as_str())])
+                .map(|modules| modules.inputs.length_limits.most())
         };
         let own = r#"{"transformer_task": "feature-extraction", "processing_kwargs": {"text": {"max_length": 256}}}"#;
         let modules = open(&[("sentence_bert_config.json", own)]).unwrap();
-        assert_eq!(modules.inputs.max_length(), Some(256));
+        assert_eq!(modules.inputs.length_limits.most(), Some(256));
         let cases = [
             (r#"{"common": {"max_length": 64}}"#, 64),
             (r#"{"common": {"max_length": 64}, "text": {"max_length": 512}}"#, 512),
@@ -299,7 +300,7 @@ mod tests {
             let own = format!("{{{fields}}}");
             let tokenizer = ("tokenizer_config.json", r#"{"model_max_length": 256}"#);
             open(&[("sentence_bert_config.json", own.as_str()), tokenizer])
-                .map(|modules| modules.inputs.max_length())
+                .map(|modules| modules.inputs.length_limits.most())
         };
         for field in inputs::TOKENIZER_ARGUMENTS {
             let cases = [
@@ -388,7 +389,7 @@ mod tests {
         assert_eq!(open_with(r#""query_expansion": null"#), Ok(SentenceModules::default()));
         let inputs = open_with(r#""query_length": 32, "document_length": 180"#).unwrap().inputs;
         assert_eq!(
-            (inputs.query_length, inputs.document_length, inputs.max_length()),
+            (inputs.query_length, inputs.document_length, inputs.length_limits.most()),
             (Some(32), Some(180), None)
         );
     }
