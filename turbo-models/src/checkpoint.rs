@@ -70,46 +70,37 @@ impl Checkpoint {
         if let Some(path) = &options.dense_path {
             modules.dense = vec![Dense::open(&dir.join(path))?];
         }
-        let mut weights = Weights::open(&dir, architecture.tensor_prefixes)?;
-        for (index, module) in modules.dense.iter().enumerate() {
-            weights.add(dense_prefix(index), Weights::open(&module.path, &[])?);
-        }
-        let limits = limits(&config, &modules);
-        let mut tokenizer = TextTokenizer::open_with(&dir, limits, &modules.inputs)?;
-        if let Some(messages) = &modules.inputs.messages {
-            let template = PairTemplate::open(&dir, &messages.variables, modules.prompts.default_prompt())?;
-            tokenizer = tokenizer.map(|tokenizer| tokenizer.with_template(template)).transpose()?;
-        }
+        let weights = open_weights(&dir, architecture, &modules.dense)?;
+        let tokenizer = open_tokenizer(&dir, &config, &modules)?;
         if modules.score.is_some() {
             config.set_labels(Labels::one(config.labels()));
         }
-        let task = match &modules {
-            SentenceModules { splade: true, .. } => Some(Task::SparseEmbedding),
-            SentenceModules { score: Some(_), .. } => Some(Task::SequenceClassification),
-            SentenceModules { pooling, .. } => pooling.map(Task::from),
-        };
-        let task = task.or(config.task()?);
+        let task = task_of(&modules, &config)?;
         let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
-        let mut warnings = warnings(&dir, &config, &modules, tokenizer.as_ref());
-        // inputs end at the window, if there is one, otherwise at the last position
-        let window = config.window_warning(&architecture.fields, modules.inputs.length_limits.most())?;
-        warnings.extend(window.or_else(|| positions_warning(&config, &modules)));
-        warnings.extend(limits_of_kinds(&config, &modules));
-        warnings.extend(config.causal_warning(&architecture.fields)?);
-        if let Some(class) = config.generator()?.filter(|_| task.is_none()) {
-            warnings.push(format!(
-                "config.json: {class} writes words, which is not done here: there are only its vectors, whose pooling \
-                 the folder does not say; a reranker needs modules.json with LogitScore, as sentence-transformers 5.4 \
-                 writes it"
-            ));
-        }
+        let warnings = Vec::new();
         let mut checkpoint =
             Self { dir, name, config, task, architecture, weights, modules, tokenizer, warnings };
         // Drawing the graph looks up every weight; the choice of pooling does not matter for that.
         checkpoint.graph(Pooling::Mean)?;
-        let lacking = task.and_then(|task| checkpoint.lacks(task).err().map(|error| (task, error)));
-        checkpoint.warnings.extend(lacking.map(|(task, error)| format!("no {task}: {error}")));
+        checkpoint.warnings = checkpoint.oddities()?;
         Ok(checkpoint)
+    }
+
+    /// Finds what [`Self::warnings`] tells.
+    fn oddities(&self) -> Result<Vec<String>, ModelError> {
+        let (config, fields, modules) = (&self.config, &self.architecture.fields, &self.modules);
+        let mut oddities = tokenizer_warnings(&self.dir, config, self.tokenizer.as_ref());
+        oddities.extend_from_slice(&modules.warnings);
+        // inputs end at the window, if there is one, otherwise at the last position
+        let window = config.window_warning(fields, modules.inputs.length_limits.most())?;
+        oddities.extend(window.or_else(|| positions_warning(config, modules)));
+        oddities.extend(limits_of_kinds(config, modules));
+        oddities.extend(config.causal_warning(fields)?);
+        match self.task {
+            None => oddities.extend(generator_warning(config)?),
+            Some(task) => oddities.extend(self.lacks(task).err().map(|error| format!("no {task}: {error}"))),
+        }
+        Ok(oddities)
     }
 
     /// The last component of the folder's path.
@@ -318,6 +309,37 @@ fn refuse_adapter(dir: &Path) -> Result<(), ModelError> {
     Err(json.unsupported(KIND, kind, format!("none: {advice}")))
 }
 
+/// The tensors of the model and of the `dense` modules behind it.
+fn open_weights(dir: &Path, architecture: &Architecture, dense: &[Dense]) -> Result<Weights, ModelError> {
+    let mut weights = Weights::open(dir, architecture.tensor_prefixes)?;
+    for (index, module) in dense.iter().enumerate() {
+        weights.add(dense_prefix(index), Weights::open(&module.path, &[])?);
+    }
+    Ok(weights)
+}
+
+/// The tokenizer, with the template that writes pairs if the model takes messages.
+fn open_tokenizer(
+    dir: &Path,
+    config: &ModelConfig,
+    modules: &SentenceModules,
+) -> Result<Option<TextTokenizer>, ModelError> {
+    let tokenizer = TextTokenizer::open_with(dir, limits(config, modules), &modules.inputs)?;
+    let Some(messages) = &modules.inputs.messages else { return Ok(tokenizer) };
+    let template = PairTemplate::open(dir, &messages.variables, modules.prompts.default_prompt())?;
+    tokenizer.map(|tokenizer| tokenizer.with_template(template)).transpose()
+}
+
+/// What the folder is made for, according to its modules or else the class of the model.
+fn task_of(modules: &SentenceModules, config: &ModelConfig) -> Result<Option<Task>, ModelError> {
+    let of_class = config.task()?;
+    Ok(match modules {
+        SentenceModules { splade: true, .. } => Some(Task::SparseEmbedding),
+        SentenceModules { score: Some(_), .. } => Some(Task::SequenceClassification),
+        SentenceModules { pooling, .. } => pooling.map(Task::from).or(of_class),
+    })
+}
+
 fn limits(config: &ModelConfig, modules: &SentenceModules) -> InputLimits {
     let positions = config.max_input_length();
     InputLimits {
@@ -333,23 +355,18 @@ const MOST_SPARE_ROWS: usize = 127;
 /// Tokenizer files that are not read.
 const SENTENCE_PIECE: [&str; 4] = ["sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"];
 
-fn warnings(
-    dir: &Path,
-    config: &ModelConfig,
-    modules: &SentenceModules,
-    tokenizer: Option<&TextTokenizer>,
-) -> Vec<String> {
-    let rows = config.vocab_size;
-    let of_tokenizer = tokenizer.map(TextTokenizer::warnings).unwrap_or_default();
-    let tokenizer = match tokenizer.map(TextTokenizer::vocab_size) {
-        None => SENTENCE_PIECE
-            .iter()
-            .find(|file| dir.join(file).exists())
-            .map(|file| format!("{file} is not read: without tokenizer.json there are ids only")),
-        Some(known) => (known > rows || rows - known > MOST_SPARE_ROWS)
-            .then(|| format!("the tokenizer knows {known} tokens, the model has {rows}")),
+/// Warns of a tokenizer that is not read or does not fit the model, after which come the warnings of its own.
+fn tokenizer_warnings(dir: &Path, config: &ModelConfig, tokenizer: Option<&TextTokenizer>) -> Vec<String> {
+    let Some(tokenizer) = tokenizer else {
+        let unread = SENTENCE_PIECE.into_iter().find(|file| dir.join(file).exists());
+        let unread =
+            unread.map(|file| format!("{file} is not read: without tokenizer.json there are ids only"));
+        return unread.into_iter().collect();
     };
-    tokenizer.into_iter().chain(of_tokenizer.iter().chain(&modules.warnings).cloned()).collect()
+    let (known, rows) = (tokenizer.vocab_size(), config.vocab_size);
+    let misfit = (known > rows || rows - known > MOST_SPARE_ROWS)
+        .then(|| format!("the tokenizer knows {known} tokens, the model has {rows}"));
+    misfit.into_iter().chain(tokenizer.warnings().iter().cloned()).collect()
 }
 
 /// Warns that the folder's own limit exceeds the number of positions.
@@ -368,4 +385,14 @@ fn limits_of_kinds(config: &ModelConfig, modules: &SentenceModules) -> Vec<Strin
     let others = others.filter(|(_, length)| (*length).min(positions) != limit);
     let why = format!("which is not done here: all texts are cut at {limit} tokens");
     others.map(|(field, length)| format!("sentence_bert_config.json: {field} is {length}, {why}")).collect()
+}
+
+/// Warns that the model's class writes words, in a folder that names no task.
+fn generator_warning(config: &ModelConfig) -> Result<Option<String>, ModelError> {
+    Ok(config.generator()?.map(|class| {
+        format!(
+            "config.json: {class} writes words, which is not done here: there are only its vectors, whose pooling the \
+             folder does not say; a reranker needs modules.json with LogitScore, as sentence-transformers 5.4 writes it"
+        )
+    }))
 }
