@@ -1,9 +1,11 @@
-//! Where the fixtures are, and what is in them.
+//! Where the fixtures are, what is in them, and what their models compute.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use safetensors::{SafeTensors, tensor::Dtype};
-use turbo_models::Encoded;
+use turbo_models::{
+    Checkpoint, Cpu, CpuOptions, Encoded, Encoder, EncoderOptions, ModelError, Pooling, Staging, Task,
+};
 
 /// The folder `name` of the fixtures.
 pub(crate) fn data(name: &str) -> PathBuf {
@@ -66,4 +68,38 @@ pub(crate) fn max_difference(got: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(got.len(), expected.len());
     // NaN counts as larger than any difference
     got.iter().zip(expected).map(|(g, e)| (g - e).abs()).fold(0.0, |max, d| if d <= max { max } else { d })
+}
+
+/// An encoder on the CPU.
+pub(crate) fn encoder(checkpoint: &Checkpoint, options: EncoderOptions) -> Result<Encoder<Cpu>, ModelError> {
+    Encoder::new(Cpu::new(CpuOptions::default()).unwrap(), checkpoint, options)
+}
+
+/// The result of the folder's own task for one input.
+pub(crate) fn vector(checkpoint: &Checkpoint, input: &Encoded) -> Vec<f32> {
+    pooled(checkpoint, checkpoint.task().unwrap(), input)
+}
+
+/// The same for a folder that names no task.
+pub(crate) fn bare_vector(folder: &Path, pooling: Pooling, input: &Encoded) -> Vec<f32> {
+    pooled(&Checkpoint::open(folder).unwrap(), pooling.into(), input)
+}
+
+fn pooled(checkpoint: &Checkpoint, task: Task, input: &Encoded) -> Vec<f32> {
+    let options = EncoderOptions { task, ..EncoderOptions::of(checkpoint) };
+    encoder(checkpoint, options).unwrap().embed_batch(std::slice::from_ref(input)).unwrap().remove(0)
+}
+
+/// The vocabulary logits of one token.
+pub(crate) fn word_logits(folder: &Path) -> Vec<f32> {
+    let checkpoint = Checkpoint::open(folder).unwrap();
+    let options = EncoderOptions { task: Task::MaskedLm, ..EncoderOptions::of(&checkpoint) };
+    let mut encoder = encoder(&checkpoint, options).unwrap();
+    let mut batch = Staging::new();
+    batch.push(&[5, 6, 7], &[0, 0, 0]).unwrap();
+    batch.select(&[1]).unwrap();
+    encoder.run(&batch).unwrap();
+    let mut logits = Vec::new();
+    encoder.selected(0, &mut logits).unwrap();
+    logits
 }

@@ -4,21 +4,10 @@ use std::{fs, path::Path};
 
 use turbo_models::Checkpoint;
 
-use crate::common::data;
+use crate::{common::data, copies::copy_to};
 
 fn digest(folder: &Path) -> String {
     Checkpoint::open(folder).unwrap().digest()
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
-        let to = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&entry.path(), &to),
-            false => drop(fs::copy(entry.path(), &to).unwrap()),
-        }
-    }
 }
 
 #[test]
@@ -26,7 +15,7 @@ fn a_copy_is_the_same_model_and_a_changed_one_is_not() {
     let dir = tempfile::tempdir().unwrap();
     for fixture in ["tiny-sentence", "tiny-dense"] {
         let folder = dir.path().join(fixture).join("elsewhere");
-        copy(&data(fixture), &folder);
+        copy_to(&data(fixture), &folder);
         let original = digest(&data(fixture));
         assert_eq!(digest(&folder), original, "{fixture}");
 

@@ -1,17 +1,16 @@
 //! Encoders that share a cache of packed weights: what is restored, and when the file is not used.
 
-use std::{
-    fs::{self, File},
-    path::Path,
-    time::{Duration, SystemTime},
-};
+use std::{fs, path::Path, time::Duration};
 
 use turbo_models::{
     CacheUse, Checkpoint, Cpu, CpuOptions, DType, Encoded, Encoder, EncoderOptions, PackedCache, Pooling,
     Task,
 };
 
-use crate::common::data;
+use crate::{
+    common::data,
+    copies::{copy_to, set_modified},
+};
 
 /// Makes an encoder; returns what the cache did for it, and the encoder's rows.
 fn start(folder: &Path, cache: Option<&Path>, options: impl Fn(EncoderOptions) -> EncoderOptions) -> Started {
@@ -36,23 +35,6 @@ impl Started {
         assert_eq!(*warning, None);
         (*restored, *packed)
     }
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
-        let to = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &to);
-        } else {
-            fs::copy(entry.path(), &to).unwrap();
-            set_modified(&to, SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000));
-        }
-    }
-}
-
-fn set_modified(file: &Path, time: SystemTime) {
-    File::options().write(true).open(file).unwrap().set_modified(time).unwrap();
 }
 
 #[test]
@@ -105,7 +87,7 @@ fn tasks_share_what_they_share() {
 fn a_copy_with_its_times_is_the_same_model() {
     let (dir, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let [here, there] = ["here/a", "there/b"].map(|folder| dir.path().join(folder));
-    [&here, &there].into_iter().for_each(|folder| copy(&data("tiny-sentence"), folder));
+    [&here, &there].into_iter().for_each(|folder| copy_to(&data("tiny-sentence"), folder));
     let (_, packed) = start(&here, Some(cache.path()), |options| options).counts();
     assert_eq!(start(&there, Some(cache.path()), |options| options).counts(), (packed, 0));
 }
@@ -114,7 +96,7 @@ fn a_copy_with_its_times_is_the_same_model() {
 fn a_changed_model_is_packed_anew() {
     let (dir, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let model = dir.path().join("model");
-    copy(&data("tiny-dense"), &model);
+    copy_to(&data("tiny-dense"), &model);
     let mut files = Vec::new();
     let mut is_new = |what: &str| {
         let started = start(&model, Some(cache.path()), |options| options);

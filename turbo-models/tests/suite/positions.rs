@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use turbo_models::{Checkpoint, Encoded, EncoderOptions, Pooling};
 
 use crate::{
-    common::data,
-    whole_folders::{copy, encoder, error, set},
+    common::{data, encoder},
+    copies::{copy, error, set},
 };
 
 #[test]
