@@ -13,7 +13,7 @@ use crate::{
     InputLimits, ModelConfig, ModelError, Outputs, Prompts, RowLens, ScoreFunction, Task, TextTokenizer,
     TokenizeError,
     architectures::{Architecture, dense_prefix},
-    config_labels::{Labels, ScoreClass},
+    config::{Labels, ScoreClass},
     json::JsonObject,
     modules::{Dense, SentenceModules},
     packed::{KeyMaker, ModelKey},

@@ -22,8 +22,6 @@
 mod architectures;
 mod checkpoint;
 mod config;
-mod config_fields;
-mod config_labels;
 mod drawing;
 mod encoder;
 mod error;

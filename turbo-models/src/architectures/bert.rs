@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     ModelConfig, ModelError, Task,
-    config_fields::{ConfigFields, HeadDim, KeyValueHeads, Only, Setting},
+    config::{ConfigFields, HeadDim, KeyValueHeads, Only, Setting},
     drawing::Drawing,
 };
 

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     ModelConfig, ModelError, Task,
-    config_fields::{ConfigFields, Only, Setting},
+    config::{ConfigFields, Only, Setting},
     drawing::Drawing,
     position_table::PositionTable,
 };

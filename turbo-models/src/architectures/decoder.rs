@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     ModelConfig, ModelError, Task,
-    config_fields::{ConfigFields, HeadDim, KeyValueHeads, Setting},
+    config::{ConfigFields, HeadDim, KeyValueHeads, Setting},
     drawing::{Bias, Drawing, Gain},
 };
 

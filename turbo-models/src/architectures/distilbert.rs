@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     ModelConfig, ModelError, Task,
-    config_fields::{ConfigFields, Setting},
+    config::{ConfigFields, Setting},
     drawing::Drawing,
 };
 

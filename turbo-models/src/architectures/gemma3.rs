@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     ModelConfig, ModelError,
-    config_fields::{ConfigFields, HeadDim, KeyValueHeads, Only, Setting},
+    config::{ConfigFields, HeadDim, KeyValueHeads, Only, Setting},
     drawing::{Drawing, Gain},
 };
 

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     ModelConfig, ModelError, Task,
-    config_fields::{ConfigFields, Only, Setting},
+    config::{ConfigFields, Only, Setting},
     drawing::{Bias, Drawing},
 };
 

@@ -4,7 +4,7 @@ use turbo_graph::{Activation, Pooling, ValueId};
 
 use crate::{
     ModelConfig, ModelError, Task,
-    config_fields::Setting,
+    config::Setting,
     drawing::{Bias, Drawing},
 };
 

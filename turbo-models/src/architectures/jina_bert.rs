@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     ModelConfig, ModelError,
-    config_fields::{ConfigFields, Only, Setting},
+    config::{ConfigFields, Only, Setting},
     drawing::Drawing,
 };
 

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     ModelConfig, ModelError,
-    config_fields::{ConfigFields, KeyValueHeads, Only, Setting},
+    config::{ConfigFields, KeyValueHeads, Only, Setting},
     drawing::Drawing,
 };
 

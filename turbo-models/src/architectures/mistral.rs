@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     ModelConfig, ModelError,
-    config_fields::{ConfigFields, KeyValueHeads, Setting},
+    config::{ConfigFields, KeyValueHeads, Setting},
     drawing::{Bias, Drawing},
 };
 

@@ -36,7 +36,7 @@ pub(crate) use self::dense::prefix as dense_prefix;
 use self::heads::{Head, Step};
 use crate::{
     ModelConfig, ModelError, Outputs, Task,
-    config_fields::ConfigFields,
+    config::ConfigFields,
     drawing::Drawing,
     modules::SentenceModules,
     rows::{HIDDEN, POOLED, SELECTED, TOKEN_LOGITS},

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     ModelConfig, ModelError, Task,
-    config_fields::{ConfigFields, Setting},
+    config::{ConfigFields, Setting},
     drawing::{Bias, Drawing},
 };
 

@@ -7,7 +7,7 @@ use turbo_graph::{Activation, AttentionMask, Input, Routing, ValueId};
 use super::{ActivationRange, Architecture, Name, attention::TurnedAttention, bert, post_norm, rotary};
 use crate::{
     ModelConfig, ModelError,
-    config_fields::{ConfigFields, Only, Setting},
+    config::{ConfigFields, Only, Setting},
     drawing::{Bias, Drawing},
 };
 

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     ModelConfig, ModelError,
-    config_fields::{ConfigFields, HeadDim, Setting},
+    config::{ConfigFields, HeadDim, Setting},
     drawing::{Bias, Drawing, Gain},
 };
 

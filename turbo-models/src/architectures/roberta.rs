@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Task,
-    config_fields::{ConfigFields, Setting},
+    config::{ConfigFields, Setting},
 };
 
 pub(super) const ROBERTA: Architecture = Architecture {

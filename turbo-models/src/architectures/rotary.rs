@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use turbo_graph::ValueId;
 
-use crate::{ModelConfig, ModelError, config_fields::Setting, drawing::Drawing, error::one_line};
+use crate::{ModelConfig, ModelError, config::Setting, drawing::Drawing, error::one_line};
 
 /// Most positions of a table, since no tensor bounds their number. Published embedding models have up to 262144; some
 /// generative models have a million.

@@ -26,7 +26,7 @@ use self::{
 };
 use crate::{
     ModelError,
-    config_labels::ScoreClass,
+    config::ScoreClass,
     error::one_line,
     json::{JsonObject, read_json},
 };

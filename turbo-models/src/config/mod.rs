@@ -1,17 +1,22 @@
 //! The sizes and choices of a model, from its published `config.json`. Each family says what its fields are called
 //! there.
 
+mod fields;
+mod labels;
+
 use std::{fmt::Display, path::Path};
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use turbo_graph::{Activation, Positions};
 
+pub(crate) use self::{
+    fields::{ConfigFields, HeadDim, KeyValueHeads, Only, Setting},
+    labels::{Labels, ScoreClass},
+};
 use crate::{
     ModelError, Task,
     architectures::{Architecture, Name},
-    config_fields::{ConfigFields, Setting},
-    config_labels::{self, Labels},
     drawing::Bias,
     json::JsonObject,
 };
@@ -170,7 +175,7 @@ impl ModelConfig {
     /// If the labels are invalid, which nothing else reports.
     pub(crate) fn num_labels(&self) -> Result<usize, ModelError> {
         match self.labels.names.len() {
-            0 => Ok(config_labels::names(&self.json)?.len()),
+            0 => Ok(labels::names(&self.json)?.len()),
             count => Ok(count),
         }
     }
@@ -178,7 +183,7 @@ impl ModelConfig {
     /// `error`, or its cause if a matrix has the wrong shape because two fields disagree about the number of labels.
     pub(crate) fn explained_by_labels(&self, error: ModelError) -> ModelError {
         let ModelError::Shape { tensor, got, .. } = &error else { return error };
-        let Ok(Some((count, names))) = config_labels::contradiction(&self.json) else { return error };
+        let Ok(Some((count, names))) = labels::contradiction(&self.json) else { return error };
         let why = format!(
             "is {count} and counts before the {names} names of id2label, but tensor {tensor} has shape {got:?}: make both \
              fields say what it has"
