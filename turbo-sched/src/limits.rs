@@ -46,7 +46,7 @@ impl Limits {
 
     /// Whether `candidate` may run as one batch. A batch that may not run may not run after it has grown, either.
     #[must_use]
-    pub fn admit(&self, layout: Layout, candidate: &Candidate) -> bool {
+    pub fn admits(&self, layout: Layout, candidate: &Candidate) -> bool {
         candidate.batch_size <= 1
             || (candidate.batch_size <= self.max_batch_size.get()
                 && layout.tokens(candidate) <= self.max_batch_tokens.get())
@@ -54,7 +54,7 @@ impl Limits {
 
     /// Whether no request, however short, could join `candidate`.
     #[must_use]
-    pub fn full(&self, layout: Layout, candidate: &Candidate) -> bool {
+    pub fn is_full(&self, layout: Layout, candidate: &Candidate) -> bool {
         candidate.batch_size >= self.max_batch_size.get()
             || layout.tokens(candidate) >= self.max_batch_tokens.get()
     }
@@ -88,7 +88,7 @@ mod tests {
             (Layout::Packed, 8, true),
             (Layout::Packed, 7, false),
         ] {
-            assert_eq!(limits(4, budget).admit(layout, &batch), admitted, "{layout:?} {budget}");
+            assert_eq!(limits(4, budget).admits(layout, &batch), admitted, "{layout:?} {budget}");
         }
     }
 
@@ -105,16 +105,16 @@ mod tests {
     #[test]
     fn one_request_always_forms_a_batch() {
         let long: Candidate = [100].into_iter().collect();
-        assert!(limits(1, 10).admit(Layout::Packed, &long));
-        assert!(limits(2, 10).full(Layout::Packed, &long));
+        assert!(limits(1, 10).admits(Layout::Packed, &long));
+        assert!(limits(2, 10).is_full(Layout::Packed, &long));
     }
 
     #[test]
     fn the_batch_size_is_a_limit_of_its_own() {
         let three: Candidate = [1; 3].into_iter().collect();
-        assert!(!limits(2, 1000).admit(Layout::Packed, &three));
-        assert!(limits(3, 1000).admit(Layout::Packed, &three));
-        assert!(limits(3, 1000).full(Layout::Packed, &three));
-        assert!(!limits(4, 1000).full(Layout::Packed, &three));
+        assert!(!limits(2, 1000).admits(Layout::Packed, &three));
+        assert!(limits(3, 1000).admits(Layout::Packed, &three));
+        assert!(limits(3, 1000).is_full(Layout::Packed, &three));
+        assert!(!limits(4, 1000).is_full(Layout::Packed, &three));
     }
 }

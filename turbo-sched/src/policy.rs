@@ -5,7 +5,7 @@
 
 use std::num::{NonZeroU32, NonZeroUsize};
 
-use crate::baselines::{fill, length_buckets, one_by_one};
+use crate::baselines::{fill_in_order, length_buckets, one_by_one};
 use crate::batches::Batches;
 use crate::candidate::Candidate;
 use crate::cost::BatchTotal;
@@ -82,16 +82,16 @@ impl Planner {
         match self.policy {
             Policy::OneByOne => one_by_one(lens, cost, batches),
             Policy::WholeQueue | Policy::TokenBudget => {
-                fill(0..lens.len(), lens, |batch| limits.admit(layout, batch), cost, batches);
+                fill_in_order(0..lens.len(), lens, |batch| limits.admits(layout, batch), cost, batches);
             }
             Policy::LengthBuckets { width } => {
-                let admit = |batch: &Candidate| limits.admit(layout, batch);
-                length_buckets(lens, width, admit, cost, &mut self.order, batches);
+                let admits = |batch: &Candidate| limits.admits(layout, batch);
+                length_buckets(lens, width, admits, cost, &mut self.order, batches);
             }
             Policy::SortedWindow => {
                 by_length(lens, &mut self.order);
                 let order = self.order.iter().copied();
-                fill(order, lens, |batch| limits.admit(layout, batch), cost, batches);
+                fill_in_order(order, lens, |batch| limits.admits(layout, batch), cost, batches);
             }
             Policy::OptimalSplit => self.split(lens, cost),
         }
@@ -101,13 +101,13 @@ impl Planner {
     /// Whether the policy may run this as one batch.
     #[must_use]
     pub fn admits(&self, batch: &Candidate) -> bool {
-        self.limits.admit(self.layout, batch)
+        self.limits.admits(self.layout, batch)
     }
 
     /// Whether no request, however short, could join this batch.
     #[must_use]
     pub fn is_full(&self, batch: &Candidate) -> bool {
-        self.limits.full(self.layout, batch)
+        self.limits.is_full(self.layout, batch)
     }
 
     /// How full this batch is, compared with the largest of this policy: see [`Limits::fill`].

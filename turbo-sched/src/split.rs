@@ -67,7 +67,7 @@ impl Splitter {
             let mut candidate = Candidate::default(); // the batch that ends at request i, growing backwards
             for size in 1..=i {
                 candidate.add(lens[i - size]);
-                if !limits.admit(layout, &candidate) {
+                if !limits.admits(layout, &candidate) {
                     break;
                 }
                 let (mut forbidden, mut total) = best[i - size];

@@ -126,7 +126,7 @@ fn poll(
             let (candidate, cost) = (run.candidate, run.cost);
             let held: Option<Candidate> = run.ids.iter().map(|id| waiting.remove(id)).collect();
             prop_assert_eq!(Some(candidate), held, "ran somebody who does not wait");
-            prop_assert!(candidate.batch_size > 0 && config.limits.admit(layout, &candidate));
+            prop_assert!(candidate.batch_size > 0 && config.limits.admits(layout, &candidate));
             prop_assert_eq!(batcher.len(), waiting.len());
             batcher.observe(&candidate, cost.as_duration()).expect("a batch takes time");
             Ok(true)

@@ -86,7 +86,7 @@ fn machine_rows(width: usize) -> impl Strategy<Value = Vec<(u32, Vec<f64>)>> {
 }
 
 fn check_padded(rows: Vec<(u32, Vec<f64>)>, lens: &[u32], limits: Limits) -> Result<(), TestCaseError> {
-    let cost = |batch: &Candidate| match limits.admit(Layout::Padded, batch) {
+    let cost = |batch: &Candidate| match limits.admits(Layout::Padded, batch) {
         true => padded_cost(&rows, batch.max_seq_len, batch.batch_size),
         false => f64::INFINITY,
     };
@@ -104,7 +104,7 @@ fn check_padded(rows: Vec<(u32, Vec<f64>)>, lens: &[u32], limits: Limits) -> Res
     for batch in batches.iter() {
         let held: Candidate = batch.members.iter().map(|&member| lens[member]).collect();
         prop_assert_eq!(batch.candidate, held);
-        prop_assert!(limits.admit(Layout::Padded, &held));
+        prop_assert!(limits.admits(Layout::Padded, &held));
     }
     Ok(())
 }
@@ -132,7 +132,7 @@ proptest! {
     ) {
         let limits = limits(max_batch_size, budget);
         // Any function will do: this one is arbitrary, except for the limits.
-        let cost = |batch: &Candidate| match limits.admit(Layout::Packed, batch) {
+        let cost = |batch: &Candidate| match limits.admits(Layout::Packed, batch) {
             true => {
                 let mixed = (batch.total_tokens ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
                 (mixed + 50 * batch.total_tokens + batch.sum_len_sq) as f64

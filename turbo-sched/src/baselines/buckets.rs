@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::fifo::fill;
+use super::fifo::fill_in_order;
 use crate::batches::Batches;
 use crate::candidate::Candidate;
 use crate::cost::BatchTotal;
@@ -14,7 +14,7 @@ use crate::cost::BatchTotal;
 pub(crate) fn length_buckets(
     lens: &[u32],
     width: NonZeroU32,
-    admit: impl Fn(&Candidate) -> bool,
+    admits: impl Fn(&Candidate) -> bool,
     cost: impl Fn(&Candidate) -> BatchTotal,
     order: &mut Vec<usize>,
     batches: &mut Batches,
@@ -24,6 +24,6 @@ pub(crate) fn length_buckets(
     order.extend(0..lens.len());
     order.sort_unstable_by_key(|&position| (bucket(position), position));
     for members in order.chunk_by(|&a, &b| bucket(a) == bucket(b)) {
-        fill(members.iter().copied(), lens, &admit, &cost, batches);
+        fill_in_order(members.iter().copied(), lens, &admits, &cost, batches);
     }
 }

@@ -13,11 +13,11 @@ pub(crate) fn one_by_one(lens: &[u32], cost: impl Fn(&Candidate) -> BatchTotal, 
 /// one would: as the queue of text-embeddings-inference does, and the paper's naive scheduler with its cap.
 ///
 /// * `order`: positions in `lens`, in order of service.
-/// * `admit`: whether a batch may run; one request alone always does.
-pub(crate) fn fill(
+/// * `admits`: whether a batch may run; one request alone always does.
+pub(crate) fn fill_in_order(
     order: impl IntoIterator<Item = usize>,
     lens: &[u32],
-    admit: impl Fn(&Candidate) -> bool,
+    admits: impl Fn(&Candidate) -> bool,
     cost: impl Fn(&Candidate) -> BatchTotal,
     batches: &mut Batches,
 ) {
@@ -28,7 +28,7 @@ pub(crate) fn fill(
             order.next_if(|&position| {
                 let mut grown = open;
                 grown.add(lens[position]);
-                let joins = open.batch_size == 0 || admit(&grown);
+                let joins = open.batch_size == 0 || admits(&grown);
                 if joins {
                     open = grown;
                 }

@@ -7,4 +7,4 @@ mod buckets;
 mod fifo;
 
 pub(crate) use buckets::length_buckets;
-pub(crate) use fifo::{fill, one_by_one};
+pub(crate) use fifo::{fill_in_order, one_by_one};

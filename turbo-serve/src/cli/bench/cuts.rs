@@ -39,7 +39,8 @@ fn measure(engine: &mut Engine, lengths: &[u32], limits: &Limits, budget: Durati
         let predicted = measured.last().map_or(Duration::ZERO, |(largest, cost)| {
             cost.as_duration().mul_f64(candidate.total_tokens as f64 / largest.total_tokens as f64)
         });
-        if !limits.admit(Layout::Packed, &candidate) || started.elapsed() + predicted > budget.max(LONG_RUN) {
+        if !limits.admits(Layout::Packed, &candidate) || started.elapsed() + predicted > budget.max(LONG_RUN)
+        {
             continue;
         }
         let batch = engine.batch(&seq_lens)?;

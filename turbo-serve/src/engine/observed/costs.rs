@@ -76,7 +76,7 @@ impl Costs {
         let layout = costs.layout();
         let place = |&seq_len: &u32, &batch_size: &usize| {
             let nothing = Cell { seconds: 0.0, source: Source::Extrapolated };
-            limits.admit(layout, &alike(seq_len, batch_size)).then_some(nothing)
+            limits.admits(layout, &alike(seq_len, batch_size)).then_some(nothing)
         };
         let cells = seq_lens.iter().flat_map(|len| batch_sizes.iter().map(move |size| place(len, size)));
         let cells = cells.collect();
