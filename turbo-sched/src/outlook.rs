@@ -60,7 +60,19 @@ const LOOKS: usize = 4;
 
 /// Where a request stands in the order of service, leaving aside overdue requests: by priority, by deadline, by
 /// arrival; then by id, so that no two are equal.
-type Place = (Reverse<Priority>, Duration, Duration, RequestId);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    priority: Reverse<Priority>,
+    deadline: Duration,
+    arrived: Duration,
+    id: RequestId,
+}
+
+impl Place {
+    fn has_lower_priority_than(&self, other: &Self) -> bool {
+        self.priority > other.priority
+    }
+}
 
 impl Outlook {
     /// An outlook on a batcher with this configuration and an empty queue.
@@ -130,19 +142,7 @@ impl Outlook {
         // Requests that become overdue while it waits go before it, too, and prolong its wait.
         let (mut before, mut by_cost) = (None, Duration::ZERO);
         for _ in 0..LOOKS {
-            let then = now.saturating_add(by_cost);
-            let is_overdue = |of: &Place| then.saturating_sub(of.2) >= self.overdue_after;
-            let is_lower = |of: &Place| of.0 > place.0;
-            self.lens.clear();
-            self.between.clear();
-            for (of, &len) in &self.waiting {
-                match *of < place || is_overdue(of) {
-                    true if is_lower(of) => self.between.push(len),
-                    true => self.lens.push(len),
-                    false => {}
-                }
-            }
-            let counted = (self.lens.len(), self.between.len());
+            let counted = self.gather(&place, now.saturating_add(by_cost));
             if before.replace(counted) == Some(counted) {
                 break;
             }
@@ -177,6 +177,22 @@ impl Outlook {
         self.pace.observe(predicted.by_cost, allowed, taken, now);
     }
 
+    /// Collects the lengths of the requests that go before `place` or are overdue at `then`: in `between` those of lower
+    /// priorities, in `lens` the others. Returns how many `lens` and `between` hold.
+    fn gather(&mut self, place: &Place, then: Duration) -> (usize, usize) {
+        self.lens.clear();
+        self.between.clear();
+        for (of, &len) in &self.waiting {
+            let is_overdue = then.saturating_sub(of.arrived) >= self.overdue_after;
+            match of < place || is_overdue {
+                true if of.has_lower_priority_than(place) => self.between.push(len),
+                true => self.lens.push(len),
+                false => {}
+            }
+        }
+        (self.lens.len(), self.between.len())
+    }
+
     /// The time that the batches of `lens` take on an unshared machine: all but the last together, and the last.
     fn times(&mut self) -> [Duration; 2] {
         let batches = self.planner.plan(&self.lens, |batch| self.cost.cost(batch));
@@ -201,9 +217,10 @@ impl Outlook {
 
     fn place(&self, request: &Request) -> Place {
         let Request { id, arrived, deadline, priority, .. } = *request;
-        match self.by_rank {
-            true => (Reverse(priority), deadline.unwrap_or(Duration::MAX), arrived, id),
-            false => (Reverse(Priority::default()), Duration::ZERO, arrived, id),
-        }
+        let (priority, deadline) = match self.by_rank {
+            true => (priority, deadline.unwrap_or(Duration::MAX)),
+            false => (Priority::default(), Duration::ZERO),
+        };
+        Place { priority: Reverse(priority), deadline, arrived, id }
     }
 }
