@@ -6,7 +6,7 @@ use crate::{
     Program, ValueId,
     dim::Extents,
     graph::Node,
-    op::{HeadColumns, Heads, Op},
+    op::{HeadColumns, Heads},
 };
 
 /// Sizes and strides of a tensor of heads.
@@ -51,26 +51,24 @@ pub(super) struct HeadCopy {
 }
 
 impl HeadCopy {
-    /// The copy that `node` makes, if it is nothing but a copy.
-    pub(super) fn of(program: &Program, extents: &Extents, node: &Node) -> Option<Self> {
-        let places = |value, heads| HeadPlaces::of(program, extents, value, heads);
-        let (from, to) = match node.op {
-            Op::SplitHeads(columns) => {
-                (places(node.inputs[0], Heads::Within(columns)), places(node.output, Heads::Apart))
-            }
-            Op::MergeHeads => {
-                let from = places(node.inputs[0], Heads::Apart);
-                let columns = HeadColumns { first: 0, num_heads: from.num_heads, head_dim: from.columns };
-                (from, places(node.output, Heads::Within(columns)))
-            }
-            _ => return None,
-        };
-        let shape = HeadShape {
-            batch_size: extents.batch_size,
-            num_heads: from.num_heads,
-            rows: from.rows,
-            head_dim: from.columns,
-        };
-        Some(HeadCopy { shape, from: from.strides, to: to.strides })
+    /// The copy that takes the heads of `node`'s input out of these columns.
+    pub(super) fn split(program: &Program, extents: &Extents, node: &Node, columns: HeadColumns) -> Self {
+        let from = HeadPlaces::of(program, extents, node.inputs[0], Heads::Within(columns));
+        let to = HeadPlaces::of(program, extents, node.output, Heads::Apart);
+        HeadCopy::between(extents.batch_size, from, to)
+    }
+
+    /// The copy that lays the heads of `node`'s input side by side.
+    pub(super) fn merge(program: &Program, extents: &Extents, node: &Node) -> Self {
+        let from = HeadPlaces::of(program, extents, node.inputs[0], Heads::Apart);
+        let columns = HeadColumns { first: 0, num_heads: from.num_heads, head_dim: from.columns };
+        let to = HeadPlaces::of(program, extents, node.output, Heads::Within(columns));
+        HeadCopy::between(extents.batch_size, from, to)
+    }
+
+    fn between(batch_size: usize, from: HeadPlaces, to: HeadPlaces) -> Self {
+        let HeadPlaces { num_heads, rows, columns: head_dim, strides } = from;
+        let shape = HeadShape { batch_size, num_heads, rows, head_dim };
+        HeadCopy { shape, from: strides, to: to.strides }
     }
 }

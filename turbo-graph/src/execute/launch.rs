@@ -3,7 +3,7 @@
 use turbo_alloc::MemoryPlan;
 use turbo_kernels::{
     Activation, AttentionMask, Columns, EncoderKernels, Epilogue, Experts, FeedForward, FloatsOn, HeadSizes,
-    PositionBuckets, Routing, Span,
+    KernelError, PositionBuckets, Routing, Span,
     attention::AttentionShape,
     embed::{Lookup, LookupOn},
     matmul::{HeadStrides, MatMulShape, Rhs},
@@ -44,49 +44,100 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         if out.bytes == 0 {
             return Ok(());
         }
+        let (device, inputs, constants) = (self.device, self.inputs, self.constants(node));
         match node.op {
             Op::Embed => {
                 let lookup = self.lookup(node, 0)?;
-                let ([], [out]) = self.device.views(&mut self.memory.blocks, [], [out])?;
-                self.device.embed(self.queue, lookup, out)?;
+                self.call([], out, |queue, [], out| device.embed(queue, lookup, out))
             }
-            Op::EmbedSumLayerNorm { lookups: count, epsilon } => {
-                let mut lookups = [self.lookup(node, 0)?; MAX_LOOKUPS];
-                for (index, lookup) in lookups.iter_mut().enumerate().take(count).skip(1) {
-                    *lookup = self.lookup(node, 2 * index)?;
-                }
-                let norm = self.constants(node).norm(2 * count, epsilon)?;
-                let ([], [out]) = self.device.views(&mut self.memory.blocks, [], [out])?;
-                self.device.embed_sum_layer_norm(self.queue, &lookups[..count], norm, out)?;
+            Op::MatMul => self.gemm(node, Epilogue::None, out),
+            Op::AddBias => {
+                let bias = constants.plain(1)?;
+                self.call(self.spans(node), out, |queue, [x], out| device.add_bias(queue, x, bias, out))
             }
-            Op::Add | Op::Mul | Op::WeighExperts(_) => {
-                let reads = self.spans(node);
-                let ([a, b], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
-                match node.op {
-                    Op::Mul => self.device.mul(self.queue, a, b, out)?,
-                    Op::WeighExperts(routing) => self.device.weigh_experts(self.queue, a, b, routing, out)?,
-                    _ => self.device.add(self.queue, a, b, out)?,
-                }
+            Op::Add => self.call(self.spans(node), out, |queue, [a, b], out| device.add(queue, a, b, out)),
+            Op::Mul => self.call(self.spans(node), out, |queue, [a, b], out| device.mul(queue, a, b, out)),
+            Op::Scale { factor } => {
+                self.call(self.spans(node), out, |queue, [x], out| device.scale(queue, x, factor, out))
             }
-            Op::MatMul => self.gemm(node, Epilogue::None, out)?,
+            Op::Activate(activation) => {
+                self.call(self.spans(node), out, |queue, [x], out| device.activate(queue, x, activation, out))
+            }
+            Op::Gate(activation) => {
+                let half = self.columns(node.inputs[0]) / 2;
+                self.call(self.spans(node), out, |queue, [x], out| {
+                    device.gate(queue, activation, x, half, out)
+                })
+            }
+            Op::WeighExperts(routing) => self.call(self.spans(node), out, |queue, [x, logits], out| {
+                device.weigh_experts(queue, x, logits, routing, out)
+            }),
+            Op::LayerNorm { epsilon } => {
+                let norm = constants.norm(1, epsilon)?;
+                self.call(self.spans(node), out, |queue, [x], out| device.layer_norm(queue, x, norm, out))
+            }
+            Op::RmsNorm { epsilon } => {
+                let gain = constants.plain(1)?;
+                self.call(self.spans(node), out, |queue, [x], out| {
+                    device.rms_norm(queue, x, gain, epsilon, out)
+                })
+            }
+            Op::HeadRmsNorm { heads, epsilon } => self.head_rms_norm(node, heads, epsilon, out),
+            Op::Rotary(heads) => self.rotary(node, heads, out),
+            Op::SplitHeads(heads) => {
+                let copy = HeadCopy::split(self.program, &self.extents, node, heads);
+                self.copy_heads(node, copy, out)
+            }
+            Op::MergeHeads => {
+                let copy = HeadCopy::merge(self.program, &self.extents, node);
+                self.copy_heads(node, copy, out)
+            }
+            Op::BatchedMatMul { rhs, a, b, out: to } => self.batched_matmul(node, rhs, [a, b, to], out),
+            Op::PositionScores { heads, positions } => self.position_scores(node, heads, positions, out),
+            Op::AddRelativeBias(bias) => self.add_relative_bias(node, bias, out),
+            Op::Mask(mask) => {
+                let (shape, lens) = (self.score_shape(node), inputs.seq_lens(device)?);
+                self.call(self.spans(node), out, |queue, [x], out| {
+                    device.mask(queue, shape, x, lens, mask, out)
+                })
+            }
+            Op::Softmax => {
+                let (shape, mask) = (self.score_shape(node), AttentionMask::Full);
+                self.call(self.spans(node), out, |queue, [x], out| {
+                    device.scale_mask_softmax(queue, shape, x, 1.0, None, None, mask, out)
+                })
+            }
+            Op::Pool(pooling) => {
+                let layout = inputs.layout(device)?;
+                self.call(self.spans(node), out, |queue, [x], out| {
+                    device.pool(queue, pooling, layout, x, out)
+                })
+            }
+            Op::Select => {
+                let ids = inputs.selected(device)?;
+                self.call(self.spans(node), out, |queue, [table], out| {
+                    device.embed(queue, Lookup { table, ids }, out)
+                })
+            }
             Op::Linear { activation } => {
-                let epilogue = match (self.constants(node).optional(2)?, activation) {
+                let epilogue = match (constants.optional(2)?, activation) {
                     (Some(bias), Some(activation)) => Epilogue::BiasAct(bias, activation),
                     (Some(bias), None) => Epilogue::Bias(bias),
                     (None, Some(activation)) => Epilogue::Act(activation),
                     (None, None) => Epilogue::None,
                 };
-                self.gemm(node, epilogue, out)?;
+                self.gemm(node, epilogue, out)
             }
-            Op::ResidualLinear { bias } => self.residual_gemm(node, bias, out)?,
-            Op::LinearLayerNorm { adds, epsilon } => self.gemm_norm(node, adds, epsilon, out)?,
-            Op::FeedForward(parts) => self.feed_forward(node, parts, out)?,
-            Op::Experts { routing, activation } => self.experts(node, routing, activation, out)?,
-            Op::ResidualLayerNorm { epsilon } => self.residual_norm(node, [0, 1], None, epsilon, out)?,
-            Op::BiasResidualLayerNorm { epsilon } => {
-                self.residual_norm(node, [0, 2], Some(1), epsilon, out)?
+            Op::ResidualLinear { bias } => self.residual_gemm(node, bias, out),
+            Op::LinearLayerNorm { adds, epsilon } => self.gemm_norm(node, adds, epsilon, out),
+            Op::FeedForward(parts) => self.feed_forward(node, parts, out),
+            Op::Experts { routing, activation } => self.experts(node, routing, activation, out),
+            Op::LinearMaxPool => self.gemm_max_pool(node, out),
+            Op::ResidualLayerNorm { epsilon } => self.residual_norm(node, [0, 1], None, epsilon, out),
+            Op::BiasResidualLayerNorm { epsilon } => self.residual_norm(node, [0, 2], Some(1), epsilon, out),
+            Op::ScaleMaskSoftmax { scale, mask, bias } => {
+                self.scale_mask_softmax(node, (scale, mask, bias), out)
             }
-            Op::BatchedMatMul { rhs, a, b, out: to } => self.batched_matmul(node, rhs, [a, b, to], out)?,
             Op::Attention { queries, q, k, v, scale, mask, bias } => {
                 let shape = AttentionShape {
                     num_heads: q.num_heads,
@@ -97,85 +148,74 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
                     dtype: self.program.graph().dtype(node),
                     queries,
                 };
-                self.attention(node, shape, [q, k, v], bias, out)?;
+                self.attention(node, shape, [q, k, v], bias, out)
             }
-            Op::PositionScores { heads, positions } => self.position_scores(node, heads, positions, out)?,
-            Op::AddRelativeBias(bias) => self.add_relative_bias(node, bias, out)?,
-            Op::ScaleMaskSoftmax { scale, mask, bias } => {
-                self.scale_mask_softmax(node, (scale, mask, bias), out)?;
+            Op::EmbedSumLayerNorm { lookups, epsilon } => {
+                self.embed_sum_layer_norm(node, lookups, epsilon, out)
             }
-            _ => self.one_input(node, out)?,
         }
-        Ok(())
     }
 
-    /// The operators that read one computed value.
-    fn one_input(&mut self, node: &Node, out: Span) -> Result<(), GraphError> {
-        let (device, inputs) = (self.device, self.inputs);
-        let (scores, copy) = (self.score_shape(node), HeadCopy::of(self.program, &self.extents, node));
-        let (constants, row_stride) = (self.constants(node), self.columns(node.inputs[0]));
-        let reads = self.spans(node);
-        let ([x], [out]) = device.views(&mut self.memory.blocks, reads, [out])?;
-        let heads = |heads: HeadColumns| Columns { rows: x, first: heads.first, row_stride };
-        let queue = &mut *self.queue;
-        match node.op {
-            Op::AddBias => device.add_bias(queue, x, constants.plain(1)?, out)?,
-            Op::Scale { factor } => device.scale(queue, x, factor, out)?,
-            Op::Activate(activation) => device.activate(queue, x, activation, out)?,
-            Op::Gate(activation) => device.gate(queue, activation, x, row_stride / 2, out)?,
-            Op::LayerNorm { epsilon } => {
-                device.layer_norm(queue, x, constants.norm(1, epsilon)?, out)?;
-            }
-            Op::RmsNorm { epsilon } => device.rms_norm(queue, x, constants.plain(1)?, epsilon, out)?,
-            Op::HeadRmsNorm { heads: columns, epsilon } => {
-                device.head_rms_norm(
-                    queue,
-                    sizes(columns),
-                    heads(columns),
-                    constants.plain(1)?,
-                    epsilon,
-                    out,
-                )?;
-            }
-            Op::Rotary(columns) => {
-                let layout = inputs.layout(device)?;
-                device.rotary(queue, sizes(columns), layout, heads(columns), constants.plain(1)?, out)?;
-            }
-            Op::SplitHeads(_) | Op::MergeHeads => {
-                let HeadCopy { shape, from, to } =
-                    copy.expect("splitting and merging heads is a copy between strides");
-                device.copy_heads(queue, shape, (x, from), (out, to))?;
-            }
-            Op::Mask(mask) => device.mask(queue, scores, x, inputs.seq_lens(device)?, mask, out)?,
-            Op::Softmax => {
-                device.scale_mask_softmax(queue, scores, x, 1.0, None, None, AttentionMask::Full, out)?;
-            }
-            Op::Pool(pooling) => device.pool(queue, pooling, inputs.layout(device)?, x, out)?,
-            Op::Select => device.embed(queue, Lookup { table: x, ids: inputs.selected(device)? }, out)?,
-            Op::LinearMaxPool => {
-                let (layout, bias) = (inputs.layout(device)?, constants.optional(2)?);
-                device.gemm_max_pool(queue, layout, x, constants.matrix(1), bias, out)?;
-            }
-            Op::Embed
-            | Op::EmbedSumLayerNorm { .. }
-            | Op::Add
-            | Op::Mul
-            | Op::WeighExperts(_)
-            | Op::MatMul
-            | Op::Linear { .. }
-            | Op::ResidualLinear { .. }
-            | Op::LinearLayerNorm { .. }
-            | Op::FeedForward(_)
-            | Op::Experts { .. }
-            | Op::ResidualLayerNorm { .. }
-            | Op::BiasResidualLayerNorm { .. }
-            | Op::BatchedMatMul { .. }
-            | Op::PositionScores { .. }
-            | Op::AddRelativeBias(_)
-            | Op::ScaleMaskSoftmax { .. }
-            | Op::Attention { .. } => unreachable!("{} does not read one computed value", node.op.name()),
+    /// Calls a kernel that reads these spans, all computed, and writes one.
+    fn call<'s, const N: usize>(
+        &'s mut self,
+        reads: [Span; N],
+        out: Span,
+        kernel: impl FnOnce(
+            &mut D::Queue,
+            [FloatsOn<'s, D>; N],
+            D::ViewMut<'s, D::Float>,
+        ) -> Result<(), KernelError>,
+    ) -> Result<(), GraphError> {
+        let (reads, [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
+        Ok(kernel(self.queue, reads, out)?)
+    }
+
+    fn embed_sum_layer_norm(
+        &mut self,
+        node: &Node,
+        count: usize,
+        epsilon: f32,
+        out: Span,
+    ) -> Result<(), GraphError> {
+        let mut lookups = [self.lookup(node, 0)?; MAX_LOOKUPS];
+        for (index, lookup) in lookups.iter_mut().enumerate().take(count).skip(1) {
+            *lookup = self.lookup(node, 2 * index)?;
         }
-        Ok(())
+        let norm = self.constants(node).norm(2 * count, epsilon)?;
+        let device = self.device;
+        self.call([], out, |queue, [], out| device.embed_sum_layer_norm(queue, &lookups[..count], norm, out))
+    }
+
+    fn head_rms_norm(
+        &mut self,
+        node: &Node,
+        heads: HeadColumns,
+        epsilon: f32,
+        out: Span,
+    ) -> Result<(), GraphError> {
+        let (device, gain) = (self.device, self.constants(node).plain(1)?);
+        let row_stride = self.columns(node.inputs[0]);
+        self.call(self.spans(node), out, |queue, [rows], out| {
+            let x = Columns { rows, first: heads.first, row_stride };
+            device.head_rms_norm(queue, sizes(heads), x, gain, epsilon, out)
+        })
+    }
+
+    fn rotary(&mut self, node: &Node, heads: HeadColumns, out: Span) -> Result<(), GraphError> {
+        let (device, table) = (self.device, self.constants(node).plain(1)?);
+        let (layout, row_stride) = (self.inputs.layout(device)?, self.columns(node.inputs[0]));
+        self.call(self.spans(node), out, |queue, [rows], out| {
+            let x = Columns { rows, first: heads.first, row_stride };
+            device.rotary(queue, sizes(heads), layout, x, table, out)
+        })
+    }
+
+    fn copy_heads(&mut self, node: &Node, copy: HeadCopy, out: Span) -> Result<(), GraphError> {
+        let (device, HeadCopy { shape, from, to }) = (self.device, copy);
+        self.call(self.spans(node), out, |queue, [x], out| {
+            device.copy_heads(queue, shape, (x, from), (out, to))
+        })
     }
 
     fn gemm(
@@ -184,32 +224,39 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         epilogue: Epilogue<FloatsOn<'a, D>>,
         out: Span,
     ) -> Result<(), GraphError> {
-        let weight = self.constants(node).matrix(1);
-        let reads = self.spans(node);
-        let ([x], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
-        Ok(self.device.gemm(self.queue, x, weight, epilogue, out)?)
+        let (device, weight) = (self.device, self.constants(node).matrix(1));
+        self.call(self.spans(node), out, |queue, [x], out| device.gemm(queue, x, weight, epilogue, out))
+    }
+
+    fn gemm_max_pool(&mut self, node: &Node, out: Span) -> Result<(), GraphError> {
+        let (device, constants) = (self.device, self.constants(node));
+        let (layout, bias) = (self.inputs.layout(device)?, constants.optional(2)?);
+        let weight = constants.matrix(1);
+        self.call(self.spans(node), out, |queue, [x], out| {
+            device.gemm_max_pool(queue, layout, x, weight, bias, out)
+        })
     }
 
     fn gemm_norm(&mut self, node: &Node, adds: Addends, epsilon: f32, out: Span) -> Result<(), GraphError> {
-        let (constants, places) = (self.constants(node), adds.places(2));
+        let (device, constants, places) = (self.device, self.constants(node), adds.places(2));
         let weight = constants.matrix(1);
         let (bias, norm) = (constants.given(places.bias)?, constants.norm(places.next, epsilon)?);
-        let reads = self.rows_and_residual(node, places);
-        let ([x, residual], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
-        let residual = places.residual.map(|_| residual);
-        Ok(self.device.gemm_norm(self.queue, x, weight, bias, residual, norm, out)?)
+        self.call(self.rows_and_residual(node, places), out, |queue, [x, residual], out| {
+            let residual = places.residual.map(|_| residual);
+            device.gemm_norm(queue, x, weight, bias, residual, norm, out)
+        })
     }
 
     fn feed_forward(&mut self, node: &Node, parts: FeedForwardParts, out: Span) -> Result<(), GraphError> {
-        let (constants, places) = (self.constants(node), parts.places());
+        let (device, constants, places) = (self.device, self.constants(node), parts.places());
         let norm = parts.norm.map(|epsilon| constants.norm(places.next, epsilon)).transpose()?;
         let (up_bias, down_bias) = (constants.given(parts.up_bias())?, constants.given(places.bias)?);
         let (up, down) = (constants.matrix(1), constants.matrix(2));
-        let reads = self.rows_and_residual(node, places);
-        let ([x, residual], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
-        let residual = places.residual.map(|_| residual);
-        let layer = FeedForward { up, up_bias, hidden: parts.hidden, down, down_bias, residual, norm };
-        Ok(self.device.feed_forward(self.queue, x, layer, out)?)
+        self.call(self.rows_and_residual(node, places), out, |queue, [x, residual], out| {
+            let residual = places.residual.map(|_| residual);
+            let layer = FeedForward { up, up_bias, hidden: parts.hidden, down, down_bias, residual, norm };
+            device.feed_forward(queue, x, layer, out)
+        })
     }
 
     fn experts(
@@ -219,11 +266,12 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         activation: Activation,
         out: Span,
     ) -> Result<(), GraphError> {
+        let device = self.device;
         let [up, down] = [2, 3].map(|input| self.constants(node).experts(input));
-        let reads = self.spans(node);
-        let ([x, logits], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
         let layer = Experts { routing, up, activation, down };
-        Ok(self.device.experts(self.queue, x, logits, layer, out)?)
+        self.call(self.spans(node), out, |queue, [x, logits], out| {
+            device.experts(queue, x, logits, layer, out)
+        })
     }
 
     /// The rows that a product multiplies, and its residual; if it has none, the rows again.
@@ -232,15 +280,16 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
     }
 
     fn residual_gemm(&mut self, node: &Node, bias: bool, out: Span) -> Result<(), GraphError> {
-        let (constants, places) = (self.constants(node), Addends { bias, residual: true }.places(2));
+        let (device, constants) = (self.device, self.constants(node));
+        let places = Addends { bias, residual: true }.places(2);
         let (weight, bias) = (constants.matrix(1), constants.given(places.bias)?);
-        let reads = self.rows_and_residual(node, places);
-        let ([x, residual], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
-        let epilogue = match bias {
-            Some(bias) => Epilogue::BiasResidual { bias, residual },
-            None => Epilogue::Residual(residual),
-        };
-        Ok(self.device.gemm(self.queue, x, weight, epilogue, out)?)
+        self.call(self.rows_and_residual(node, places), out, |queue, [x, residual], out| {
+            let epilogue = match bias {
+                Some(bias) => Epilogue::BiasResidual { bias, residual },
+                None => Epilogue::Residual(residual),
+            };
+            device.gemm(queue, x, weight, epilogue, out)
+        })
     }
 
     /// `read`: the positions of `x` and the residual; the norm's weights follow the last of the named inputs.
@@ -252,12 +301,12 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         epsilon: f32,
         out: Span,
     ) -> Result<(), GraphError> {
-        let constants = self.constants(node);
-        let norm = constants.norm(read[1] + 1, epsilon)?;
-        let bias = bias.map(|input| constants.plain(input)).transpose()?;
+        let (device, constants) = (self.device, self.constants(node));
+        let (bias, norm) = (constants.given(bias)?, constants.norm(read[1] + 1, epsilon)?);
         let reads = read.map(|input| self.span(node.inputs[input]));
-        let ([x, residual], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
-        Ok(self.device.bias_residual_layer_norm(self.queue, x, bias, residual, norm, out)?)
+        self.call(reads, out, |queue, [x, residual], out| {
+            device.bias_residual_layer_norm(queue, x, bias, residual, norm, out)
+        })
     }
 
     fn batched_matmul(
@@ -278,10 +327,11 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
             n: if rhs == Rhs::Transposed { b.rows } else { b.columns },
             k: a.columns,
         };
-        let reads = self.spans(node);
-        let ([a_view, b_view], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
-        let (a, b, out) = ((a_view, a.strides), (b_view, b.strides, rhs), (out, to.strides));
-        Ok(self.device.batched_matmul(self.queue, shape, a, b, out)?)
+        let device = self.device;
+        self.call(self.spans(node), out, |queue, [a_view, b_view], out| {
+            let (a, b, out) = ((a_view, a.strides), (b_view, b.strides, rhs), (out, to.strides));
+            device.batched_matmul(queue, shape, a, b, out)
+        })
     }
 
     fn attention(
@@ -292,8 +342,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         bias: Option<DistanceBias>,
         out: Span,
     ) -> Result<(), GraphError> {
-        let constants = Constants { device: self.device, weights: self.weights, node };
-        let layout = self.inputs.layout(self.device)?;
+        let (constants, layout) = (self.constants(node), self.inputs.layout(self.device)?);
         let strides = [0, 1, 2].map(|input| self.columns(node.inputs[input]));
         let ([q, k, v], of_bias) = (self.spans(node), self.spans_of_bias(node, 3, bias));
         let reads = [q, k, v, of_bias[0], of_bias[1]];
@@ -313,7 +362,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         positions: PositionBuckets,
         out: Span,
     ) -> Result<(), GraphError> {
-        let table = self.constants(node).plain(1)?;
+        let (device, table) = (self.device, self.constants(node).plain(1)?);
         let HeadColumns { first, num_heads, head_dim } = heads;
         let (columns, count) = (self.columns(node.inputs[0]), positions.count());
         let met = positions.within(self.extents.padded_len);
@@ -333,14 +382,13 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         let a = strides(first, head_dim, columns);
         let b = strides(met.start * heads.width(), head_dim, heads.width());
         let to = strides(met.start, count, num_heads * count);
-        let reads = self.spans::<1>(node);
-        let ([x], [out]) = self.device.views(&mut self.memory.blocks, reads, [out])?;
-        Ok(self.device.batched_matmul(self.queue, shape, (x, a), (table, b, Rhs::Transposed), (out, to))?)
+        self.call(self.spans(node), out, |queue, [x], out| {
+            device.batched_matmul(queue, shape, (x, a), (table, b, Rhs::Transposed), (out, to))
+        })
     }
 
     fn add_relative_bias(&mut self, node: &Node, bias: DistanceBias, out: Span) -> Result<(), GraphError> {
-        let constants = Constants { device: self.device, weights: self.weights, node };
-        let (shape, [x]) = (self.score_shape(node), self.spans(node));
+        let (constants, shape, [x]) = (self.constants(node), self.score_shape(node), self.spans(node));
         let [of_queries, of_keys] = self.spans_of_bias(node, 1, Some(bias));
         let ([x, of_queries, of_keys], [out]) =
             self.device.views(&mut self.memory.blocks, [x, of_queries, of_keys], [out])?;
@@ -354,8 +402,7 @@ impl<'a, D: EncoderKernels> Launch<'a, D> {
         (scale, mask, bias): (f32, AttentionMask, Option<DistanceBias>),
         out: Span,
     ) -> Result<(), GraphError> {
-        let constants = Constants { device: self.device, weights: self.weights, node };
-        let (shape, [x]) = (self.score_shape(node), self.spans(node));
+        let (constants, shape, [x]) = (self.constants(node), self.score_shape(node), self.spans(node));
         let seq_lens = Some(self.inputs.seq_lens(self.device)?);
         let [of_queries, of_keys] = self.spans_of_bias(node, 1, bias);
         let ([x, of_queries, of_keys], [out]) =
