@@ -63,8 +63,12 @@ impl TokenizerFiles {
     }
 }
 
+/// Classes of tokenizers that give no token types, even if the model is a BERT: DistilBERT's, and the one for all
+/// families of the library's version 5.
+const WITHOUT_TYPES: [&str; 2] = ["DistilBertTokenizer", "TokenizersBackend"];
+
 /// Whether the reference gives the model token types: according to the model's inputs in `tokenizer_config.json`, or
-/// else as is usual for the class of the tokenizer. DistilBERT's class gives none, even if the model is a BERT.
+/// else as is usual for the class of the tokenizer.
 fn types_are_told(dir: &Path, config: Option<&JsonObject>) -> Result<bool, ModelError> {
     let names: Option<Vec<String>> = config.map_or(Ok(None), |json| json.get("model_input_names"))?;
     if let Some(names) = names {
@@ -72,7 +76,7 @@ fn types_are_told(dir: &Path, config: Option<&JsonObject>) -> Result<bool, Model
     }
     let model = JsonObject::open(dir.join("config.json"))?;
     let class = older::class(config, model.as_ref())?;
-    Ok(class.is_none_or(|(_, class)| older::family(&class) != "DistilBertTokenizer"))
+    Ok(class.is_none_or(|(_, class)| !WITHOUT_TYPES.contains(&older::family(&class))))
 }
 
 /// Contradictions between `tokenizer_config.json` and the steps in `tokenizer.json`; the steps count here. The

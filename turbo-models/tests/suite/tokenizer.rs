@@ -494,6 +494,8 @@ fn types_are_told_only_to_models_that_have_them() {
         (json!({"model_input_names": all}), told),
         (json!({"tokenizer_class": "DistilBertTokenizerFast"}), untold),
         (json!({"tokenizer_class": "DistilBertTokenizer", "model_input_names": all}), told),
+        (json!({"tokenizer_class": "TokenizersBackend"}), untold),
+        (json!({"tokenizer_class": "TokenizersBackend", "model_input_names": all}), told),
         (json!({"tokenizer_class": "BertTokenizerFast"}), told),
         (json!({}), told),
     ];
