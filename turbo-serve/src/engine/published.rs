@@ -81,6 +81,9 @@ pub enum OpenError {
         /// The folder.
         folder: String,
     },
+    /// The folder has nothing that weights words.
+    #[error("pooling is set to splade, which takes the head of a masked language model: {0}")]
+    Splade(ModelError),
     /// The default prompt is not one of the folder's.
     #[error("the default prompt is set to `{name}`, but the model's prompts are: {known}")]
     Prompt {
@@ -102,6 +105,11 @@ impl Model {
         checkpoint.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         let no_pooling = || OpenError::Pooling { folder: dir.display().to_string() };
         let task = options.task.or(checkpoint.task()).ok_or_else(no_pooling)?;
+        let rows = checkpoint.row_lens(task).map_err(|error| match options.task {
+            Some(Task::SparseEmbedding) => OpenError::Splade(error),
+            _ => error.into(),
+        })?;
+        tell_task(options.task, checkpoint.task());
         let writes_pairs = checkpoint.tokenizer().is_some_and(TextTokenizer::writes_pairs);
         let has_default_prompt =
             options.default_prompt.is_some() || checkpoint.prompts().default_prompt().is_some();
@@ -109,6 +117,9 @@ impl Model {
             tracing::warn!("{warning}");
         }
         let prompts = prompts(&checkpoint, options.default_prompt)?;
+        if let Some(prompt) = &prompts.default {
+            tracing::info!(prompt, "requests that name no prompt get the default one");
+        }
         let (tokenizer, prompts) = instructed(checkpoint.tokenizer().cloned(), prompts, task)?;
         let takes_instruction = tokenizer.as_ref().is_some_and(|tokenizer| judges_pairs(tokenizer, task));
         let info = ModelInfo {
@@ -124,7 +135,7 @@ impl Model {
             mask_token: tokenizer.as_ref().and_then(mask_token),
             takes_instruction,
             prompts,
-            rows: checkpoint.row_lens(task)?,
+            rows,
             max_input_length: checkpoint.max_input_length(),
             vocab_size: checkpoint.limits().vocab_size,
             type_vocab_size: checkpoint.limits().type_vocab_size,
@@ -150,6 +161,24 @@ impl Model {
         };
         let build = build(device, checkpoint, encoder);
         Ok(Self { info, layout, tokenizer, padding_id, identity: Some(graph), fingerprint, build })
+    }
+}
+
+/// Logs what may surprise about the task, which is `chosen` or else the folder's own.
+fn tell_task(chosen: Option<Task>, own: Option<Task>) {
+    match (chosen, own) {
+        (
+            Some(Task::Embedding { .. }),
+            Some(own @ (Task::SequenceClassification | Task::TokenClassification)),
+        ) => {
+            tracing::warn!("pooling is set, so there are vectors: without it, this folder is for {own}");
+        }
+        (None, Some(Task::MaskedLm)) => {
+            tracing::warn!(
+                "this folder is for masked-lm, which fills gaps: for vectors, set pooling to cls or mean"
+            );
+        }
+        _ => {}
     }
 }
 

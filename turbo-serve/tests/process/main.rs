@@ -126,6 +126,21 @@ fn arguments_choose_what_the_model_does() {
     assert_eq!(server.post("/embed_sparse", &json!({ "inputs": "the cat" })).0, 200);
     assert_eq!(server.end(Signal::Terminate).0, Some(0));
 
+    let surprising = [
+        (
+            "bert-seqcls",
+            "--pooling=cls",
+            "pooling is set, so there are vectors: without it, this folder is for ",
+        ),
+        ("bert-mlm", "--threads=1", "for vectors, set pooling to cls or mean"),
+        ("tiny-dense", "--default-prompt=say ", "get the default one prompt=\"say \""),
+    ];
+    for (fixture, argument, said) in surprising {
+        let (code, output) = start(fixture, &[argument]).end(Signal::Terminate);
+        assert_eq!(code, Some(0), "{output}");
+        assert!(output.contains(said), "{said} is not in\n{output}");
+    }
+
     let server = start("tiny-sentence", &["--pooling=max"]);
     assert_eq!(server.get("/info").1["model_type"], json!({ "embedding": { "pooling": "max" } }));
     assert_eq!(embed(&server, "the cat").0, 200);
@@ -152,7 +167,8 @@ fn arguments_choose_what_the_model_does() {
     };
     assert_fails(refused("--default-prompt-name=x"), &["`x`", "`document`, `query`"]);
     assert_fails(refused("--dense-path=9_Dense"), &["9_Dense"]);
-    assert_fails(refused("--pooling=splade"), &["tiny-dense"]);
+    let no_head = "pooling is set to splade, which takes the head of a masked language model: ";
+    assert_fails(refused("--pooling=splade"), &[no_head, "tiny-dense"]);
 }
 
 #[test]
