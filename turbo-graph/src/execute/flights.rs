@@ -8,7 +8,10 @@ use std::ops::Range;
 use turbo_kernels::{Device, Float, FloatsOn};
 
 use super::{OutputSet, memory::Memory};
-use crate::{GraphError, Program, Staging, ValueId, dim::Extents};
+use crate::{
+    GraphError, Program, Staging, ValueId,
+    dim::{Extents, Shape},
+};
 
 /// The most batches in flight: one runs, and one waits behind it, so that the device finds work when it is done.
 const MOST: usize = 2;
@@ -39,12 +42,20 @@ struct Arrival<D: Device> {
     is_fetched: bool,
 }
 
-/// Where outputs are on the device.
-pub(super) struct Source<'a, D: Device> {
+/// Where outputs are on the device, and the queue that computes them.
+pub(super) struct OutputPlaces<'a, D: Device> {
     pub(super) device: &'a D,
+    pub(super) queue: &'a mut D::Queue,
     pub(super) memory: &'a Memory<D>,
     pub(super) program: &'a Program,
     pub(super) outputs: &'a [ValueId],
+}
+
+impl<'a, D: Device> OutputPlaces<'a, D> {
+    /// The shape of output number `output`.
+    pub(super) fn shape(&self, output: usize) -> &'a Shape {
+        &self.program.value(self.outputs[output]).shape
+    }
 }
 
 impl<D: Device> Flights<D> {
@@ -175,29 +186,29 @@ impl<D: Device> Flight<D> {
 
     /// Begins to copy all outputs that were computed and are not being copied yet. No other batch may have been
     /// launched since.
-    pub(super) fn fetch_all(&mut self, source: &Source<'_, D>) -> Result<(), GraphError> {
-        (0..self.arrivals.len()).try_for_each(|output| self.fetch(source, output))
+    pub(super) fn fetch_all(&mut self, places: &OutputPlaces<'_, D>) -> Result<(), GraphError> {
+        (0..self.arrivals.len()).try_for_each(|output| self.fetch(places, output))
     }
 
     /// Begins to copy output number `output`, if it was computed.
-    fn fetch(&mut self, source: &Source<'_, D>, output: usize) -> Result<(), GraphError> {
+    fn fetch(&mut self, places: &OutputPlaces<'_, D>, output: usize) -> Result<(), GraphError> {
         let Some(arrival) = self.arrivals[output].as_mut().filter(|arrival| !arrival.is_fetched) else {
             return Ok(());
         };
         if self.outputs.meets(OutputSet::of(output)) {
-            let all = source.program.value(source.outputs[output]).shape.elements(&self.extents);
-            let from = source.memory.output(source.device, output, 0, all)?;
-            source.device.fetch(from, &mut arrival.landing)?;
+            let all = places.shape(output).elements(&self.extents);
+            let from = places.memory.output(places.device, output, 0, all)?;
+            places.device.fetch(from, &mut arrival.landing)?;
             arrival.is_fetched = true;
         }
         Ok(())
     }
 
     /// Whether all computed outputs can be read without waiting.
-    pub(super) fn is_done(&mut self, source: &Source<'_, D>) -> Result<bool, GraphError> {
-        self.fetch_all(source)?;
+    pub(super) fn is_done(&mut self, places: &OutputPlaces<'_, D>) -> Result<bool, GraphError> {
+        self.fetch_all(places)?;
         for Arrival { landing, is_fetched } in self.arrivals.iter_mut().flatten() {
-            if *is_fetched && !source.device.has_landed(landing)? {
+            if *is_fetched && !places.device.has_landed(landing)? {
                 return Ok(false);
             }
         }
@@ -207,22 +218,22 @@ impl<D: Device> Flight<D> {
     /// Appends these values of output number `output`; waits until they are there.
     pub(super) fn read(
         &mut self,
-        source: &Source<'_, D>,
-        queue: &mut D::Queue,
+        places: OutputPlaces<'_, D>,
         output: usize,
         values: Range<usize>,
         to: &mut Vec<f32>,
     ) -> Result<(), GraphError> {
-        self.fetch(source, output)?;
+        self.fetch(&places, output)?;
+        let OutputPlaces { device, queue, memory, .. } = places;
         match &mut self.arrivals[output] {
             Some(Arrival { landing, .. }) => {
-                let all: &[D::Float] = source.device.landed(landing)?;
+                let all: &[D::Float] = device.landed(landing)?;
                 append(&all[values], to);
                 Ok(())
             }
             None => {
-                let from = source.memory.output(source.device, output, values.start, values.len())?;
-                read_in_place(source.device, queue, from, values.len(), to)
+                let from = memory.output(device, output, values.start, values.len())?;
+                read_in_place(device, queue, from, values.len(), to)
             }
         }
     }

@@ -3,6 +3,7 @@
 //! An executor has one owner and one queue, and runs its nodes in order. For each batch it finds or makes the binding,
 //! copies the ids and launches. Within a reserved capacity this allocates nothing and looks nothing up by name.
 
+mod bindings;
 mod constants;
 mod flights;
 mod heads;
@@ -14,18 +15,17 @@ mod recordings;
 mod sources;
 mod weights;
 
-use std::collections::HashMap;
-
-use turbo_alloc::{Planner, PlannerConfig, UsageRecord};
+use turbo_alloc::PlannerConfig;
 use turbo_kernels::EncoderKernels;
 
 use crate::{
-    BoundProgram, Capacity, GraphError, Program, Staging, ValueId,
+    Capacity, GraphError, Program, Staging, ValueId,
     dim::{Dim, Extents},
     graph::Node,
     memory::scratch_bytes,
 };
-use flights::{Flights, Source};
+use bindings::Bindings;
+use flights::{Flights, OutputPlaces};
 use inputs::Inputs;
 use launch::Launch;
 use memory::Memory;
@@ -96,12 +96,7 @@ pub struct Executor<D: EncoderKernels> {
     inputs: Inputs<D>,
     memory: Memory<D>,
     recordings: Recordings<D>,
-    planner: Planner,
-    records: Vec<UsageRecord>,
-    bindings: HashMap<Capacity, BoundProgram>,
-    /// The binding of the last batch when none are kept.
-    unkept: BoundProgram,
-    config: ExecutorConfig,
+    bindings: Bindings,
     outputs: Vec<ValueId>,
     /// For every node, the outputs that need it.
     needed: Vec<OutputSet>,
@@ -135,7 +130,6 @@ impl<D: EncoderKernels> Executor<D> {
         store: Option<&dyn PackedStore>,
         config: impl Into<ExecutorConfig>,
     ) -> Result<Self, GraphError> {
-        let config = config.into();
         let mut queue = device.queue()?;
         let program = program.with_element_bytes(size_of::<D::Float>());
         let weights = Weights::load(&device, &mut queue, &program, weights, store)?;
@@ -144,17 +138,13 @@ impl<D: EncoderKernels> Executor<D> {
             inputs: Inputs::new(&device, &program)?,
             memory: Memory::new(&device, outputs.len())?,
             recordings: Recordings::new(),
-            planner: Planner::new(config.planner)?,
-            records: Vec::new(),
-            bindings: HashMap::new(),
-            unkept: BoundProgram::default(),
+            bindings: Bindings::new(config.into())?,
             needed: needed(&program, &outputs),
             flights: Flights::new(&device, &mut queue, outputs.len())?,
             device,
             queue,
             program,
             weights,
-            config,
             outputs,
         })
     }
@@ -186,7 +176,7 @@ impl<D: EncoderKernels> Executor<D> {
 
     /// Bytes of all chunks that are allocated now.
     pub fn footprint_bytes(&self) -> usize {
-        self.planner.chunks().map(|chunk| chunk.bytes).sum()
+        self.bindings.bytes()
     }
 
     /// Bytes of the outputs' memory, which is not planned: enough for the largest batch so far, or for the reserved
@@ -201,11 +191,8 @@ impl<D: EncoderKernels> Executor<D> {
     /// # Errors
     /// Errors of the planner.
     pub fn planned_bytes(&self, capacity: Capacity) -> Result<usize, GraphError> {
-        let mut planner = Planner::new(self.config.planner)?;
-        let mut bound = BoundProgram::default();
         let planned_for = self.planned_for(&capacity.usable().extents());
-        bound.bind_into(&self.program, planned_for, &mut planner, &mut Vec::new())?;
-        let footprint = bound.plan().footprint();
+        let footprint = self.bindings.footprint_alone(&self.program, planned_for)?;
         if !self.flights.have_landings() {
             return Ok(footprint);
         }
@@ -249,22 +236,14 @@ impl<D: EncoderKernels> Executor<D> {
             self.outputs.iter().map(|&output| self.bytes_of_output(output, room)).collect();
         self.flights.clear();
         self.flights.reserve(&self.device, batch_size, &output_bytes)?;
-        if self.config.cached_bindings > 0 {
+        if self.bindings.keeps_any() {
             let buckets = capacity.buckets(self.program.layout());
-            // otherwise the last ones would push out the first
-            let all = self.bindings.len() + buckets.len();
-            self.config.cached_bindings = self.config.cached_bindings.max(all);
-            buckets.into_iter().try_for_each(|bucket| self.binding(bucket))?;
+            self.bindings.make_room(buckets.len()); // otherwise the last ones would push out the first
+            for bucket in buckets {
+                self.bindings.bind(&self.device, &self.program, &mut self.memory, bucket)?;
+            }
         }
-        let longest = vec![0; capacity.max_seq_len.max(1)];
-        let mut staging = Staging::new();
-        staging.push(&longest, &[])?;
-        let rows = self.device.rows_of_most_scratch(room.total_tokens);
-        while staging.total_tokens() < rows {
-            let left = rows - staging.total_tokens();
-            staging.push(&longest[..left.min(longest.len())], &[])?;
-        }
-        staging.select(&vec![0; selected_rows])?;
+        let staging = self.staging_of_most_scratch(room)?;
         let kinds = self.program.graph().distinct_nodes();
         self.launch(&staging, OutputSet::ALL, |position, _| Ok(kinds.contains(&position)))?;
         self.flights.clear();
@@ -318,14 +297,13 @@ impl<D: EncoderKernels> Executor<D> {
         mut keep_going: impl FnMut() -> bool,
     ) -> Result<(), GraphError> {
         self.flights.clear();
-        let mut layer = None;
-        let is_recorded = self.recorded_as(batch).is_some();
-        if is_recorded {
+        if let Some(recorded) = self.recorded_as(batch) {
             return match keep_going() {
-                true => self.launch_behind(batch, outputs),
+                true => self.launch_as(batch, Some(recorded), outputs, &mut |_, _| Ok(true)),
                 false => Err(GraphError::Stopped),
             };
         }
+        let mut layer = None;
         self.launch(batch, outputs, |_, node| {
             if std::mem::replace(&mut layer, node.layer) != node.layer && !keep_going() {
                 return Err(GraphError::Stopped);
@@ -353,7 +331,7 @@ impl<D: EncoderKernels> Executor<D> {
         }
         // the new batch overwrites these outputs
         self.fetch_newest()?;
-        self.launch_behind(batch, outputs)?;
+        self.launch_as(batch, self.recorded_as(batch), outputs, &mut |_, _| Ok(true))?;
         self.fetch_newest().inspect_err(|_| self.flights.forget_newest())
     }
 
@@ -362,9 +340,8 @@ impl<D: EncoderKernels> Executor<D> {
     /// # Errors
     /// A device failure.
     pub fn is_done(&mut self) -> Result<bool, GraphError> {
-        let Self { device, memory, program, outputs, flights, .. } = self;
-        let source = Source { device, memory, program, outputs };
-        flights.oldest().map_or(Ok(true), |flight| flight.is_done(&source))
+        let (places, flights) = self.places_and_flights();
+        flights.oldest().map_or(Ok(true), |flight| flight.is_done(&places))
     }
 
     /// Drops the oldest batch; the one behind it is read next.
@@ -374,14 +351,13 @@ impl<D: EncoderKernels> Executor<D> {
 
     /// Begins to copy the outputs of the batch that was launched last to the host.
     fn fetch_newest(&mut self) -> Result<(), GraphError> {
-        let Self { device, memory, program, outputs, flights, .. } = self;
-        let source = Source { device, memory, program, outputs };
-        flights.newest().map_or(Ok(()), |flight| flight.fetch_all(&source))
+        let (places, flights) = self.places_and_flights();
+        flights.newest().map_or(Ok(()), |flight| flight.fetch_all(&places))
     }
 
-    /// Launches all nodes that `outputs` need, or their recording.
-    fn launch_behind(&mut self, batch: &Staging, outputs: OutputSet) -> Result<(), GraphError> {
-        self.launch_as(batch, self.recorded_as(batch), outputs, &mut |_, _| Ok(true))
+    fn places_and_flights(&mut self) -> (OutputPlaces<'_, D>, &mut Flights<D>) {
+        let Self { device, queue, memory, program, outputs, flights, .. } = self;
+        (OutputPlaces { device, queue, memory, program, outputs }, flights)
     }
 
     /// Launches the nodes that `outputs` need and `wanted` accepts, in order, as one region of the device.
@@ -399,7 +375,7 @@ impl<D: EncoderKernels> Executor<D> {
     /// them.
     fn recorded_as(&self, batch: &Staging) -> Option<(Extents, Capacity)> {
         let extents = batch.extents();
-        if extents.batch_size == 0 || self.config.cached_bindings == 0 {
+        if extents.batch_size == 0 || !self.bindings.keeps_any() {
             return None;
         }
         let (bucket, layout) = (self.planned_for(&extents), self.program.layout());
@@ -420,11 +396,11 @@ impl<D: EncoderKernels> Executor<D> {
         }
         let extents = recorded.map_or(of_batch, |(fixed, _)| fixed);
         let planned_for = self.planned_for(&of_batch);
-        self.binding(planned_for)?;
+        self.bindings.bind(&self.device, &self.program, &mut self.memory, planned_for)?;
         self.grow_outputs(&extents)?;
         self.inputs.upload(&self.device, &mut self.queue, batch, &extents)?;
 
-        let bound = self.bindings.get(&planned_for).unwrap_or(&self.unkept);
+        let plan = self.bindings.get(planned_for).plan();
         let mut launch = |queue: &mut D::Queue| {
             let mut launch = Launch {
                 device: &self.device,
@@ -433,7 +409,7 @@ impl<D: EncoderKernels> Executor<D> {
                 weights: &self.weights,
                 inputs: &self.inputs,
                 memory: &mut self.memory,
-                plan: bound.plan(),
+                plan,
                 outputs: &self.outputs,
                 extents,
             };
@@ -475,15 +451,15 @@ impl<D: EncoderKernels> Executor<D> {
     /// # Panics
     /// When `output` came from another executor, whose program has more outputs.
     pub fn read(&mut self, output: OutputId, sequence: usize, to: &mut Vec<f32>) -> Result<(), GraphError> {
-        let Self { device, queue, memory, program, outputs, flights, .. } = self;
+        let (places, flights) = self.places_and_flights();
         let flight = flights.oldest().ok_or(GraphError::NoSuchSequence { sequence, batch_size: 0 })?;
         let tokens = flight.tokens(sequence)?;
         if !OutputSet::of(output.0).meets(flight.outputs) {
-            let name = program.graph().outputs().nth(output.0).map_or("", |(_, name)| name);
+            let name = places.program.graph().outputs().nth(output.0).map_or("", |(_, name)| name);
             return Err(GraphError::NotComputed { output: name.to_owned() });
         }
         let padded_len = flight.extents.padded_len;
-        let (rows, of_row) = match &program.value(outputs[output.0]).shape.0[..] {
+        let (rows, of_row) = match &places.shape(output.0).0[..] {
             [Dim::TotalTokens, of_row @ ..] => (tokens, of_row),
             [Dim::BatchSize, Dim::PaddedLen, of_row @ ..] => {
                 (sequence * padded_len..sequence * padded_len + tokens.len(), of_row)
@@ -493,63 +469,28 @@ impl<D: EncoderKernels> Executor<D> {
             [] => unreachable!("every shape rule gives a result an axis for the batch"),
         };
         let columns: usize = of_row.iter().map(|dim| dim.size(&flight.extents)).product();
-        let source = Source { device, memory, program, outputs };
-        flight.read(&source, queue, output.0, rows.start * columns..rows.end * columns, to)
+        flight.read(places, output.0, rows.start * columns..rows.end * columns, to)
     }
 
     /// The sizes that a batch of these extents is planned for.
     fn planned_for(&self, extents: &Extents) -> Capacity {
         let selected_rows = self.inputs.read_of_selected(extents.selected_rows);
-        let extents = Extents { selected_rows, ..*extents };
-        match self.config.cached_bindings {
-            0 => Capacity::of(&extents),
-            _ => Capacity::bucket(&extents, self.program.layout()),
-        }
+        self.bindings.sizes(&Extents { selected_rows, ..*extents }, self.program.layout())
     }
 
-    /// Makes sure that there is a binding for `bucket`.
-    fn binding(&mut self, bucket: Capacity) -> Result<(), GraphError> {
-        if self.bindings.contains_key(&bucket) {
-            return Ok(());
+    /// A batch that no batch within `room` exceeds in scratch: the longest sequence, and then as many rows as the
+    /// device says.
+    fn staging_of_most_scratch(&self, room: Capacity) -> Result<Staging, GraphError> {
+        let longest = vec![0; room.max_seq_len.max(1)];
+        let rows = self.device.rows_of_most_scratch(room.total_tokens);
+        let mut staging = Staging::new();
+        staging.push(&longest, &[])?;
+        while staging.total_tokens() < rows {
+            let left = rows - staging.total_tokens();
+            staging.push(&longest[..left.min(longest.len())], &[])?;
         }
-        if self.config.cached_bindings == 0 {
-            let mut bound = std::mem::take(&mut self.unkept);
-            let planned = self.plan(bucket, &mut bound);
-            self.unkept = bound;
-            return planned;
-        }
-        if self.bindings.len() >= self.config.cached_bindings {
-            self.forget_bindings()?;
-        }
-        let mut bound = BoundProgram::default();
-        self.plan(bucket, &mut bound)?;
-        for placement in &bound.plan().placements {
-            self.planner.pin(placement.chunk)?;
-        }
-        self.bindings.insert(bucket, bound);
-        Ok(())
-    }
-
-    /// Plans `bucket` and allocates the chunks of the plan.
-    fn plan(&mut self, bucket: Capacity, bound: &mut BoundProgram) -> Result<(), GraphError> {
-        bound.bind_into(&self.program, bucket, &mut self.planner, &mut self.records)?;
-        let applied = self.memory.apply(&self.device, bound.plan());
-        if applied.is_err() {
-            // The planner counts on chunks that could not be allocated: start over with none.
-            self.bindings.clear();
-            self.planner = Planner::new(self.config.planner)?;
-            self.memory.release_chunks();
-        }
-        applied
-    }
-
-    fn forget_bindings(&mut self) -> Result<(), GraphError> {
-        for (_, bound) in self.bindings.drain() {
-            for placement in &bound.plan().placements {
-                self.planner.unpin(placement.chunk)?;
-            }
-        }
-        Ok(())
+        staging.select(&vec![0; room.selected_rows])?;
+        Ok(staging)
     }
 
     /// Makes room for the outputs of every batch within `capacity`.
