@@ -9,7 +9,7 @@ use turbo_kernels::{AttentionMask, DType, Hidden, Pooling, Queries, Routing};
 use crate::{
     dim::{Dim, Extents},
     graph::{Graph, Node, ValueId},
-    op::{HeadColumns, Heads, Op},
+    op::{Heads, Op},
 };
 
 /// What an operator costs at least.
@@ -160,7 +160,7 @@ impl Graph {
     /// Bytes of an input that the operator must read; a value that is read whole as several inputs counts at the first.
     fn bytes_read(&self, node: &Node, input: usize, extents: &Extents) -> u64 {
         let value = node.inputs[input];
-        if columns_read(&node.op, input).is_none() && node.inputs[..input].contains(&value) {
+        if node.op.columns_read(input).is_none() && node.inputs[..input].contains(&value) {
             return 0;
         }
         let dtype = match node.op.factors().contains(&input) {
@@ -175,7 +175,7 @@ impl Graph {
     fn values_read(&self, node: &Node, input: usize, extents: &Extents) -> u64 {
         let out = self.elements(node.output, extents);
         let shape = &self.value(node.inputs[input]).shape;
-        if let Some(heads) = columns_read(&node.op, input) {
+        if let Some(heads) = node.op.columns_read(input) {
             let width = shape.last_fixed().unwrap_or(0).max(1);
             return (shape.elements(extents) / width * heads.width()) as u64;
         }
@@ -234,25 +234,6 @@ impl Graph {
             (_, AttentionMask::Window { reach: r }) => extents.batch_size as f64 * (reach(r) + 1.0),
         };
         seen.round() as u64
-    }
-}
-
-/// The columns that an operator reads of an input, if it does not read them all.
-fn columns_read(op: &Op, input: usize) -> Option<HeadColumns> {
-    match (op, input) {
-        (
-            Op::SplitHeads(heads)
-            | Op::Rotary(heads)
-            | Op::HeadRmsNorm { heads, .. }
-            | Op::PositionScores { heads, .. },
-            0,
-        ) => Some(*heads),
-        (Op::BatchedMatMul { a: Heads::Within(heads), .. }, 0)
-        | (Op::BatchedMatMul { b: Heads::Within(heads), .. }, 1) => Some(*heads),
-        (Op::Attention { q, .. }, 0) => Some(*q),
-        (Op::Attention { k, .. }, 1) => Some(*k),
-        (Op::Attention { v, .. }, 2) => Some(*v),
-        _ => None,
     }
 }
 

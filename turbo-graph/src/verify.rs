@@ -4,7 +4,6 @@ use crate::{
     GraphError,
     dim::Shape,
     graph::{Graph, Node, Storage},
-    op::Op,
     shape,
 };
 
@@ -49,53 +48,6 @@ fn is_computed(storage: &Storage) -> bool {
     matches!(storage, Storage::Activation | Storage::Output(_))
 }
 
-/// Whether input `index` of `op` is a constant: a tensor of the checkpoint, or one computed from its configuration.
-pub(crate) fn takes_constant(op: &Op, index: usize) -> bool {
-    match *op {
-        Op::Embed => index == 0,
-        Op::MatMul
-        | Op::AddBias
-        | Op::LayerNorm { .. }
-        | Op::RmsNorm { .. }
-        | Op::HeadRmsNorm { .. }
-        | Op::Rotary(_)
-        | Op::PositionScores { .. }
-        | Op::Linear { .. }
-        | Op::LinearMaxPool => index > 0,
-        Op::ResidualLinear { bias } => index == 1 || (bias && index == 2),
-        Op::LinearLayerNorm { adds, .. } => index > 0 && Some(index) != adds.places(2).residual,
-        Op::FeedForward(parts) => index > 0 && Some(index) != parts.places().residual,
-        Op::Experts { .. } | Op::ResidualLayerNorm { .. } => index > 1,
-        Op::BiasResidualLayerNorm { .. } => index == 1 || index > 2,
-        Op::AddRelativeBias(bias) => index > 0 && bias.takes_constants(),
-        Op::ScaleMaskSoftmax { bias, .. } => index > 0 && bias.is_some_and(|bias| bias.takes_constants()),
-        Op::Attention { bias, .. } => index > 2 && bias.is_some_and(|bias| bias.takes_constants()),
-        Op::EmbedSumLayerNorm { lookups, .. } => index.is_multiple_of(2) || index > 2 * lookups,
-        Op::Add
-        | Op::Mul
-        | Op::Scale { .. }
-        | Op::Activate(_)
-        | Op::Gate(_)
-        | Op::WeighExperts(_)
-        | Op::SplitHeads(_)
-        | Op::MergeHeads
-        | Op::BatchedMatMul { .. }
-        | Op::Mask(_)
-        | Op::Softmax
-        | Op::Pool(_)
-        | Op::Select => false,
-    }
-}
-
-/// Whether input `index` of `op` holds ids rather than floats.
-fn takes_ids(op: &Op, index: usize) -> bool {
-    match op {
-        Op::Embed => index == 1,
-        Op::EmbedSumLayerNorm { lookups, .. } => !index.is_multiple_of(2) && index < 2 * lookups,
-        _ => false,
-    }
-}
-
 /// Checks the layer of a node against that of the node before it and the highest layer so far.
 fn check_layer(layer: Option<u32>, last: Option<u32>, highest: Option<u32>) -> Result<(), String> {
     match (layer, highest) {
@@ -111,7 +63,7 @@ fn check_layer(layer: Option<u32>, last: Option<u32>, highest: Option<u32>) -> R
 
 fn check_storage(graph: &Graph, node: &Node) -> Result<(), String> {
     for (index, &input) in node.inputs.iter().enumerate() {
-        let expected = match (takes_constant(&node.op, index), takes_ids(&node.op, index)) {
+        let expected = match (node.op.takes_constant(index), node.op.takes_ids(index)) {
             (true, _) => "a weight",
             (_, true) => "ids of the batch",
             _ => "a computed value",

@@ -6,7 +6,6 @@
 //! the output that has all rows, the copies serve the pick alone, which then [picks its rows early](super::pick_early).
 //! Weights are shared, and nodes that the batch's outputs do not need are not launched.
 
-use super::pick_early::is_row_by_row;
 use crate::{
     graph::{Graph, Storage, ValueId},
     op::Op,
@@ -59,7 +58,7 @@ fn behind_last_attention(graph: &Graph, value: ValueId) -> Option<Vec<usize>> {
         }
         if matches!(node.op, Op::Attention { .. }) {
             last_attention = last_attention.or(Some(position));
-        } else if is_row_by_row(&node.op) {
+        } else if node.op.is_row_by_row() {
             let producers = node.inputs.iter().filter_map(|&input| graph.producer(input));
             producers.for_each(|producer| reached[producer] = true);
         }

@@ -12,7 +12,6 @@ use super::split_queries;
 use crate::{
     graph::{Graph, Node, Storage, ValueId},
     op::{DistanceBias, Op},
-    verify::takes_constant,
 };
 
 pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
@@ -67,9 +66,9 @@ fn pick_or_score(graph: &mut Graph, at: &mut usize, op: Op, all: ValueId, like: 
 /// Moves a pick before the node that computes its rows, if that node computes row by row.
 fn pick_inputs(graph: &mut Graph) -> bool {
     let found = (0..graph.nodes.len()).find_map(|pick| {
-        let picks = is_pick(&graph.nodes[pick].op);
+        let picks = graph.nodes[pick].op.is_pick();
         let rows = picks.then(|| graph.private_producer(graph.nodes[pick].inputs[0]))??;
-        is_row_by_row(&graph.nodes[rows].op).then_some((pick, rows))
+        graph.nodes[rows].op.is_row_by_row().then_some((pick, rows))
     });
     let Some((pick, rows)) = found else { return false };
     let Node { op, output, .. } = graph.nodes[pick];
@@ -77,7 +76,7 @@ fn pick_inputs(graph: &mut Graph) -> bool {
     super::remove(graph, &[pick]);
     let (mut at, inputs) = (rows, graph.nodes[rows].inputs.clone());
     for (index, input) in inputs.into_iter().enumerate() {
-        if !takes_constant(&graph.nodes[at].op, index) {
+        if !graph.nodes[at].op.takes_constant(index) {
             let picked = pick_before(graph, &mut at, op, input, output);
             graph.nodes[at].inputs[index] = picked;
         }
@@ -102,49 +101,4 @@ fn pick_before(graph: &mut Graph, at: &mut usize, op: Op, input: ValueId, like: 
     graph.nodes.insert(*at, Node { op, inputs: vec![input], output, layer });
     *at += 1;
     output
-}
-
-/// Whether the result consists of rows of the input, unchanged.
-fn is_pick(op: &Op) -> bool {
-    matches!(op, Op::Pool(Pooling::Cls | Pooling::LastToken) | Op::Select)
-}
-
-/// Whether a row of the result depends only on the same row of the computed inputs.
-pub(super) fn is_row_by_row(op: &Op) -> bool {
-    match op {
-        Op::MatMul
-        | Op::AddBias
-        | Op::Add
-        | Op::Mul
-        | Op::Scale { .. }
-        | Op::Activate(_)
-        | Op::Gate(_)
-        | Op::WeighExperts(_)
-        | Op::LayerNorm { .. }
-        | Op::RmsNorm { .. }
-        | Op::PositionScores { .. }
-        | Op::Linear { .. }
-        | Op::ResidualLinear { .. }
-        | Op::LinearLayerNorm { .. }
-        | Op::FeedForward(_)
-        | Op::Experts { .. }
-        | Op::ResidualLayerNorm { .. }
-        | Op::BiasResidualLayerNorm { .. } => true,
-        // lookups read the ids of all tokens; operators on heads need rows that know their sequence
-        Op::Embed
-        | Op::EmbedSumLayerNorm { .. }
-        | Op::HeadRmsNorm { .. }
-        | Op::Rotary(_)
-        | Op::SplitHeads(_)
-        | Op::MergeHeads
-        | Op::BatchedMatMul { .. }
-        | Op::AddRelativeBias(_)
-        | Op::Mask(_)
-        | Op::Softmax
-        | Op::ScaleMaskSoftmax { .. }
-        | Op::Attention { .. }
-        | Op::Pool(_)
-        | Op::Select
-        | Op::LinearMaxPool => false,
-    }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     graph::{Graph, NamedWeight, Node, Storage, ValueId},
-    op::{HeadColumns, Op},
+    op::Op,
 };
 
 /// `matmul(x, weight)` or `add_bias(matmul(x, weight), bias)`.
@@ -86,29 +86,18 @@ fn stack(graph: &mut Graph, parts: &[ValueId]) -> ValueId {
     graph.stack(named)
 }
 
-/// The columns of its first input that `op` reads, if it could read them from a wider tensor as well.
-fn columns_read(op: &mut Op) -> Option<&mut HeadColumns> {
-    match op {
-        Op::SplitHeads(columns)
-        | Op::Rotary(columns)
-        | Op::HeadRmsNorm { heads: columns, .. }
-        | Op::PositionScores { heads: columns, .. } => Some(columns),
-        _ => None,
-    }
-}
-
 /// Whether `value` has readers, and each could read its columns from a wider tensor.
 pub(super) fn is_read_by_columns(graph: &Graph, value: ValueId) -> bool {
     let mut readers = graph.nodes.iter().filter(|node| node.inputs.contains(&value)).peekable();
     graph.value(value).storage == Storage::Activation
         && readers.peek().is_some()
-        && readers.all(|node| columns_read(&mut node.op.clone()).is_some())
+        && readers.all(|node| node.op.columns().is_some())
 }
 
 /// Redirects the readers of `value` to its columns in `wider`, which begin at column `first`.
 pub(super) fn read_within(graph: &mut Graph, value: ValueId, wider: ValueId, first: usize) {
     for node in graph.nodes.iter_mut().filter(|node| node.inputs.contains(&value)) {
-        let columns = columns_read(&mut node.op).expect("every reader was asked before");
+        let columns = node.op.columns_mut().expect("every reader was asked before");
         columns.first += first;
         node.inputs[0] = wider;
     }
