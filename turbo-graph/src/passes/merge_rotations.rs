@@ -2,7 +2,7 @@
 
 use super::projection::{is_read_by_columns, read_within};
 use crate::{
-    graph::{Graph, Node},
+    graph::{Graph, Node, Storage},
     op::{HeadColumns, Op},
 };
 
@@ -20,10 +20,8 @@ pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
     let both = HeadColumns { num_heads: heads.num_heads + others.num_heads, ..heads };
     let (first, second) = (graph.nodes[left].output, graph.nodes[right].output);
     let Node { inputs, layer, .. } = graph.nodes[left].clone();
-    let mut shape = graph.value(first).shape.clone();
-    shape.0.pop();
-    shape.0.push(crate::dim::Dim::Fixed(both.width()));
-    let output = graph.add_value(shape, crate::graph::Storage::Activation);
+    let shape = graph.value(first).shape.with_columns(both.width());
+    let output = graph.add_value(shape, Storage::Activation);
     // the earlier of the two positions: both read the same values
     graph.nodes[left.min(right)] = Node { op: Op::Rotary(both), inputs, output, layer };
     super::remove(graph, &[left.max(right)]);

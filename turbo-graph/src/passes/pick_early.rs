@@ -8,7 +8,6 @@
 use turbo_kernels::{Pooling, Queries};
 
 use super::split_queries;
-
 use crate::{
     graph::{Graph, Node, Storage, ValueId},
     op::{DistanceBias, Op},
@@ -29,12 +28,12 @@ fn pick_queries(graph: &mut Graph) -> bool {
         let attention = graph.private_producer(graph.nodes[pick].inputs[0])?;
         matches!(graph.nodes[attention].op, Op::Attention { .. }).then_some((pick, attention, queries))
     });
-    let Some((pick, mut attention, asking)) = found else { return false };
+    let Some((pick, mut attention, kept)) = found else { return false };
     let Node { op, output, .. } = graph.nodes[pick];
     let node = &mut graph.nodes[attention];
     node.output = output;
     if let Op::Attention { queries, .. } = &mut node.op {
-        *queries = asking;
+        *queries = kept;
     }
     // the scores of queries with positions have a row per query
     let has_scores = matches!(node.op, Op::Attention { bias: Some(DistanceBias::Disentangled(_)), .. });

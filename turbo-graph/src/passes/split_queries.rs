@@ -13,64 +13,95 @@ use crate::{
 };
 
 pub(super) fn rewrite_one(graph: &mut Graph) -> bool {
-    let Some(Shared { product, pick, few, all, scorers, columns, parts }) =
-        (0..graph.nodes.len()).find_map(|product| shared(graph, product))
-    else {
+    let Some(shared) = (0..graph.nodes.len()).find_map(|product| shared(graph, product)) else {
         return false;
     };
-    let Node { op, inputs, output: merged, layer } = graph.nodes[product].clone();
+    let Node { op, inputs, output: merged, layer } = graph.nodes[shared.product].clone();
+    let [queries, others] = split_constants(graph, &inputs, &shared.parts);
+    let split = Split::of(graph, merged, &shared);
+    let columns = &shared.columns;
+
+    let picked = graph.nodes[shared.pick].output;
+    graph.values[picked.index()].shape = graph.value(picked).shape.with_columns(columns.len());
+    graph.nodes[shared.pick].inputs[0] = split.of_few;
+    redirect_attention(&mut graph.nodes[shared.few], picked, split.of_others, columns);
+    if let (Some(all), Some(of_all)) = (shared.all, split.of_all) {
+        redirect_attention(&mut graph.nodes[all], of_all, split.of_others, columns);
+    }
+    for &scorer in &shared.scorers {
+        redirect_scorer(&mut graph.nodes[scorer], merged, &split, columns);
+    }
+    graph.nodes[shared.product] = Node { op, inputs: others, output: split.of_others, layer };
+    for output in split.of_all.into_iter().chain([split.of_few]) {
+        graph.nodes.insert(shared.product, Node { op, inputs: queries.clone(), output, layer });
+    }
+    true
+}
+
+/// The inputs of the product of queries and of the product of everything else, made of those of the shared product.
+fn split_constants(graph: &mut Graph, inputs: &[ValueId], parts: &Range<usize>) -> [Vec<ValueId>; 2] {
     let [mut queries, mut others] = [vec![inputs[0]], vec![inputs[0]]];
     for &constant in &inputs[1..] {
         let tensors = tensors(graph, constant).to_vec();
         queries.push(graph.stack(tensors[parts.clone()].to_vec()));
         others.push(graph.stack([&tensors[..parts.start], &tensors[parts.end..]].concat()));
     }
-    let width = graph.value(merged).shape.last_fixed().unwrap_or(0);
-    let asks = |&scorer: &usize| {
-        let node = &graph.nodes[scorer];
-        node.inputs[0] == merged
-            && matches!(node.op, Op::PositionScores { heads, .. } if columns.contains(&heads.first))
-    };
-    let all_ask = all.is_some() || scorers.iter().any(asks);
-    let mut rows_of = |width| {
-        let shape = graph.value(merged).shape.with_columns(width);
-        graph.add_value(shape, Storage::Activation)
-    };
-    let (of_few, of_others) = (rows_of(columns.len()), rows_of(width - columns.len()));
-    let of_all = all_ask.then(|| rows_of(columns.len()));
-    let picked = graph.nodes[pick].output;
-    graph.values[picked.index()].shape = graph.value(picked).shape.with_columns(columns.len());
-    graph.nodes[pick].inputs[0] = of_few;
+    [queries, others]
+}
 
-    for (attention, asking) in [(Some(few), Some(picked)), (all, of_all)] {
-        let (Some(attention), Some(asking)) = (attention, asking) else { continue };
-        let node = &mut graph.nodes[attention];
-        node.inputs[..3].copy_from_slice(&[asking, of_others, of_others]);
-        if let Op::Attention { q, k, v, .. } = &mut node.op {
-            q.first = 0;
-            for heads in [k, v] {
-                heads.first -= if heads.first >= columns.end { columns.len() } else { 0 };
-            }
+/// The results of the products that replace a shared one.
+struct Split {
+    /// The queries, of which rows are picked.
+    of_few: ValueId,
+    /// The queries of all rows, where something reads them.
+    of_all: Option<ValueId>,
+    /// Everything but the queries.
+    of_others: ValueId,
+}
+
+impl Split {
+    fn of(graph: &mut Graph, merged: ValueId, Shared { all, scorers, columns, .. }: &Shared) -> Self {
+        let scores_all_queries = |&scorer: &usize| {
+            let node = &graph.nodes[scorer];
+            node.inputs[0] == merged
+                && matches!(node.op, Op::PositionScores { heads, .. } if columns.contains(&heads.first))
+        };
+        let are_all_read = all.is_some() || scorers.iter().any(scores_all_queries);
+        let width = graph.value(merged).shape.last_fixed().unwrap_or(0);
+        let mut rows_of = |width| {
+            let shape = graph.value(merged).shape.with_columns(width);
+            graph.add_value(shape, Storage::Activation)
+        };
+        let (of_few, of_others) = (rows_of(columns.len()), rows_of(width - columns.len()));
+        Split { of_few, of_all: are_all_read.then(|| rows_of(columns.len())), of_others }
+    }
+}
+
+/// Lets an attention read its queries from `queries`, and keys and values from `others`, which is without `columns`.
+fn redirect_attention(node: &mut Node, queries: ValueId, others: ValueId, columns: &Range<usize>) {
+    node.inputs[..3].copy_from_slice(&[queries, others, others]);
+    if let Op::Attention { q, k, v, .. } = &mut node.op {
+        q.first = 0;
+        for heads in [k, v] {
+            heads.first = without(heads.first, columns);
         }
     }
-    for scorer in scorers {
-        let node = &mut graph.nodes[scorer];
-        let Op::PositionScores { heads, .. } = &mut node.op else { continue };
-        let of_queries = columns.contains(&heads.first);
-        if of_queries {
-            heads.first -= columns.start;
-        } else if heads.first >= columns.end {
-            heads.first -= columns.len();
-        }
-        if node.inputs[0] == merged {
-            node.inputs[0] = if of_queries { of_all.expect("some score of all queries") } else { of_others };
-        }
+}
+
+/// Lets a node that scores heads with positions read the product that has them.
+fn redirect_scorer(node: &mut Node, merged: ValueId, split: &Split, columns: &Range<usize>) {
+    let Op::PositionScores { heads, .. } = &mut node.op else { return };
+    let of_queries = columns.contains(&heads.first);
+    heads.first = if of_queries { heads.first - columns.start } else { without(heads.first, columns) };
+    if node.inputs[0] == merged {
+        node.inputs[0] =
+            if of_queries { split.of_all.expect("some score of all queries") } else { split.of_others };
     }
-    graph.nodes[product] = Node { op, inputs: others, output: of_others, layer };
-    for output in of_all.into_iter().chain([of_few]) {
-        graph.nodes.insert(product, Node { op, inputs: queries.clone(), output, layer });
-    }
-    true
+}
+
+/// Where heads that begin at column `first` begin without `columns`, which they are apart from.
+fn without(first: usize, columns: &Range<usize>) -> usize {
+    if first >= columns.end { first - columns.len() } else { first }
 }
 
 /// A product of queries, keys and values, of which rows are picked for the queries.
@@ -103,8 +134,8 @@ fn shared(graph: &Graph, product: usize) -> Option<Shared> {
     let picks = |reader: &usize| matches!(graph.nodes[*reader].op, Op::Pool(_));
     let pick = readers.remove(readers.iter().position(picks)?);
     let picked = graph.nodes[pick].output;
-    let (of_picked, asking) = scorers_and_others(graph, picked);
-    let few = asking.first().copied().filter(|_| asking.len() == 1 && is_kept(picked))?;
+    let (of_picked, others) = scorers_and_others(graph, picked);
+    let few = others.first().copied().filter(|_| others.len() == 1 && is_kept(picked))?;
     readers.remove(readers.iter().position(|&reader| reader == few)?);
     let (all, []) = (readers.pop(), &readers[..]) else { return None };
 
