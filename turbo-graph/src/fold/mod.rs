@@ -96,7 +96,7 @@ impl Slots {
     pub(crate) fn of(graph: &Graph) -> Self {
         let finder = Finder::new(graph);
         let Some(layers) = finder.find() else { return Slots::unfolded(graph) };
-        let shifts = (0..layers.len).filter_map(|shift| finder.count(layers.start + shift, layers.len));
+        let shifts = (0..layers.len).filter_map(|shift| finder.alike_from(layers.start + shift, layers.len));
         let foldings = shifts.filter_map(|periods| periods.fold(graph));
         foldings.min_by_key(Slots::nominal_peak).unwrap_or_else(|| Slots::unfolded(graph))
     }

@@ -66,7 +66,7 @@ impl<'a> Finder<'a> {
             for first in 0..=MAX_ODD_LAYERS {
                 let Some(period) = layers.get(first..first + turn) else { continue };
                 let (start, end) = (period[0].start, period[turn - 1].end);
-                let Some(found) = self.count(start, end - start) else { continue };
+                let Some(found) = self.alike_from(start, end - start) else { continue };
                 if best.is_none_or(|best| best.len * best.count < found.len * found.count) {
                     best = Some(found);
                 }
@@ -90,7 +90,7 @@ impl<'a> Finder<'a> {
     }
 
     /// All alike periods from `start` on, if there are several.
-    pub(super) fn count(&self, start: usize, len: usize) -> Option<Periods> {
+    pub(super) fn alike_from(&self, start: usize, len: usize) -> Option<Periods> {
         let mut periods = Periods { start, len, count: 1, carry: None, carried_in: None };
         periods.carry = self.find_carry(&periods);
         periods.carried_in = self.carried_into_first(&periods);
