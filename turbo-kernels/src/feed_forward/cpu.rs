@@ -9,16 +9,14 @@
 //! the format packs value by value, the first product's epilogue writes them in the order in which the second one reads
 //! them; gates, and formats that have to see whole rows, take a stage between.
 
-use std::ops::Range;
-
 use super::{FeedForward, Hidden};
 use crate::{
     Activation, Epilogue, KernelError,
     bias_act::{self, Accuracy, with_activation},
     device::{Course, Cpu, CpuQueue, Group, OneRoom, Piece, RING, SharedMut, Stage, Team},
     gemm::{
-        Block, Blocks, Cut, Finish, Format, FormatKernel, Groups, Halves, Met, PackedWeight, Panels, Place,
-        ProductRows, RUN, Store, Tile, activate, activate_in_place, features, panel_width, row_of,
+        Block, Blocks, Cut, Finish, Format, FormatKernel, Groups, Halves, PackedWeight, Panels, ProductRows,
+        RUN, Store, Tile, activate, activate_in_place, features, panel_width, row_of,
     },
     norm::NormGroup,
     simd::{Kernel, Simd, SupportedIsa},
@@ -380,25 +378,16 @@ struct Put<'a> {
     activation: Activation,
     /// The first column that is put, and the first behind it that is not.
     columns: (usize, usize),
-    /// The tiles of the group; nothing else writes the columns of these panels.
+    /// The tiles of the group; nothing else uses the columns of these panels.
     to: SharedMut<'a, f32>,
     stride: usize,
 }
 
-impl Finish for Put<'_> {
+// SAFETY: there is no place; only `finish` writes to `to`.
+unsafe impl Finish for Put<'_> {
     #[inline(always)]
     fn bias(&self) -> Option<&[f32]> {
         self.bias
-    }
-
-    #[inline(always)]
-    fn place(&self, _: Range<usize>, _: usize, _: usize) -> Option<Place<'_>> {
-        None
-    }
-
-    #[inline(always)]
-    fn meets(&self, _: Tile, _: usize) -> Met {
-        Met::NOTHING
     }
 
     #[inline(always)]

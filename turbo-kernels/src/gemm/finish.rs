@@ -27,7 +27,7 @@ pub(crate) struct Store<'a> {
     residual: Option<&'a [f32]>,
     /// The row of the product that is the first of `out` and of the residual.
     first_row: usize,
-    /// `[rows, out_features]`; nothing else writes the columns of these panels in the rows of these tiles.
+    /// `[rows, out_features]`; nothing else uses the columns of these panels in the rows of these tiles.
     out: SharedMut<'a, f32>,
 }
 
@@ -55,7 +55,8 @@ impl<'a> Store<'a> {
     }
 }
 
-impl Finish for Store<'_> {
+// SAFETY: a place is the columns of one panel in some rows of `out`, which nothing else uses.
+unsafe impl Finish for Store<'_> {
     #[inline(always)]
     fn bias(&self) -> Option<&[f32]> {
         self.bias
@@ -214,20 +215,11 @@ pub(super) struct KeepGreatest<'a> {
     pub(super) out: SharedMut<'a, f32>,
 }
 
-impl Finish for KeepGreatest<'_> {
+// SAFETY: there is no place; only `finish` writes to `out`.
+unsafe impl Finish for KeepGreatest<'_> {
     #[inline(always)]
     fn bias(&self) -> Option<&[f32]> {
         None
-    }
-
-    #[inline(always)]
-    fn place(&self, _: Range<usize>, _: usize, _: usize) -> Option<Place<'_>> {
-        None
-    }
-
-    #[inline(always)]
-    fn meets(&self, _: Tile, _: usize) -> Met {
-        Met::NOTHING
     }
 
     #[inline(always)]

@@ -393,7 +393,8 @@ impl<'a> ProductRows<'a> {
     /// Multiplies a block of the values of some rows of a group: piece `index` of `cut`.
     ///
     /// # Safety
-    /// The group has been packed, if its rows are packed at all, and nothing writes it meanwhile.
+    /// The group has been packed, if its rows are packed at all, and nothing writes it meanwhile. Nothing else uses
+    /// what `finish` writes for the rows and panels of this piece.
     pub(crate) unsafe fn multiply(
         &self,
         (group, block): (Group, Block),

@@ -25,16 +25,26 @@ const LINE: usize = 64;
 const ASKED_BYTES: usize = 256 << 10;
 
 /// What becomes of the products of a tile.
-pub(crate) trait Finish: Copy + Send + Sync {
+///
+/// # Safety
+/// What [`Finish::place`] gives is used by nothing but products of the same rows with the same panel. What
+/// [`Finish::meets`] gives may be any address: it is only prefetched.
+pub(crate) unsafe trait Finish: Copy + Send + Sync {
     /// What is added to the products, if anything is.
     fn bias(&self) -> Option<&[f32]>;
 
     /// Where to store the products of some rows with the panel of `width` columns that begins at `first`, if that is
-    /// all to do. Nothing else uses the place.
-    fn place(&self, rows: Range<usize>, first: usize, width: usize) -> Option<Place<'_>>;
+    /// all to do.
+    #[inline(always)]
+    fn place(&self, _rows: Range<usize>, _first: usize, _width: usize) -> Option<Place<'_>> {
+        None
+    }
 
     /// Where the products of a tile with the panel that begins at column `first` meet memory that may be in no cache.
-    fn meets(&self, tile: Tile, first: usize) -> Met;
+    #[inline(always)]
+    fn meets(&self, _tile: Tile, _first: usize) -> Met {
+        Met::NOTHING
+    }
 
     /// Takes products for which there is no such place, in format `F` and with the bias added. Line `i` of `products`,
     /// of panel width, is row `i` of the tile; values behind the last column mean nothing.
@@ -61,6 +71,7 @@ pub(super) struct Tiles<'a, F> {
     pub(super) weight: &'a super::PackedWeight,
     /// Which values of the panels the tiles hold.
     pub(super) block: Block,
+    /// Nothing else uses what it writes for these rows and panels.
     pub(super) finish: F,
 }
 
@@ -244,7 +255,8 @@ impl<E: Finish> FormatKernel for &Tiles<'_, E> {
                         Results { step: 0, place: room, finished: Some(&finished) }
                     }
                 };
-                // SAFETY: nothing else uses the place, as the finish says, or `room`, which is borrowed here.
+                // SAFETY: only products of these rows with this panel use the place, as `Finish` says, and the creator
+                // of `self` promised that there are no others; `room` is borrowed here.
                 unsafe {
                     multiply::<S, F>(s, &mut registers, run, Panel { words, ahead }, block, bias, results)
                 };
