@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use crate::{Columns, simd::Simd};
-
-/// Values of a cache line.
-pub(super) const LINE: usize = 16;
+use crate::{
+    Columns,
+    simd::{LINE_VALUES, Simd},
+};
 
 /// The keys and values of one head in some rows. Each row lies in a page of its own, so the hardware prefetcher does
 /// not fetch it, and fetching all of them at once would stall the core.
@@ -48,7 +48,7 @@ impl Ahead {
         for row in self.next {
             s.prefetch(row.wrapping_add(self.value));
         }
-        self.value += LINE;
+        self.value += LINE_VALUES;
         if self.value >= self.head_dim {
             self.go_to_next_row();
         }
@@ -59,7 +59,7 @@ impl Ahead {
     pub(super) fn ask_for_rest<S: Simd>(&mut self, s: S) {
         while self.rows > 0 {
             for row in self.next {
-                for value in (self.value..self.head_dim).step_by(LINE) {
+                for value in (self.value..self.head_dim).step_by(LINE_VALUES) {
                     s.prefetch(row.wrapping_add(value));
                 }
             }

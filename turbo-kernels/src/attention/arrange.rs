@@ -3,7 +3,6 @@
 //! Each of these is a function of its own: inlined where it is used, its addresses would live in memory.
 
 use super::{
-    ahead::LINE,
     product::{join, join_lines, words},
     tiled,
 };
@@ -11,7 +10,7 @@ use crate::{
     Columns,
     gemm::{TileRanges, tile_values},
     lanes,
-    simd::{Kernel, Simd},
+    simd::{Kernel, LINE_VALUES, Simd},
 };
 
 /// Consecutive rows, as one head reads them.
@@ -71,7 +70,7 @@ impl<const VECTORS: usize> Kernel for PackQueries<'_, VECTORS> {
             lanes::transpose(s, rows, &mut to[first..], line);
             if let Some(next) = next {
                 for row in rows {
-                    for value in (0..head_dim).step_by(LINE) {
+                    for value in (0..head_dim).step_by(LINE_VALUES) {
                         s.prefetch(row.as_ptr().wrapping_offset(next).wrapping_add(value));
                     }
                 }

@@ -8,6 +8,7 @@
 
 use std::ops::Range;
 
+use super::weights::MOST_QUERIES;
 use crate::{
     KernelError, lanes,
     simd::{Kernel, Simd},
@@ -102,9 +103,6 @@ pub(crate) struct ByPosition<'a> {
     passes_none: bool,
 }
 
-/// The most lanes of a block, of which those behind the last query have distances too.
-const MOST_LANES: usize = 32;
-
 /// Where queries and keys that meet lie.
 #[derive(Clone, Copy)]
 pub(crate) struct Meeting {
@@ -116,9 +114,10 @@ pub(crate) struct Meeting {
 }
 
 impl<'a> ByPosition<'a> {
-    /// Values that [`ByPosition::new`] needs for sequences of up to `most_rows` rows, padding included.
+    /// Values that [`ByPosition::new`] needs for sequences of up to `most_rows` rows, padding included. The lanes of a
+    /// block behind its last query have distances too.
     pub(crate) fn values(most_rows: usize) -> usize {
-        2 * (most_rows + MOST_LANES) + 1
+        2 * (most_rows + MOST_QUERIES) + 1
     }
 
     /// From checked scores; `scratch` has exactly the values it needs.

@@ -33,7 +33,7 @@ use std::ops::Range;
 
 use super::{
     AttentionMask, AttentionShape, Biases,
-    ahead::{Ahead, LINE},
+    ahead::Ahead,
     arrange::{self, AreFinite, HeadRows, PackKeys, PackValues},
     disentangled::{ByPosition, Meeting, WriteBiases, gathered_values},
     product::{RowOrder, multiply, step, words},
@@ -44,7 +44,7 @@ use crate::{
     Columns,
     device::SharedMut,
     gemm::{EvenTiles, RUN, TileRanges, TileRegisters, held_rows, tile_values, unrolled, with_rows},
-    simd::{Kernel, Simd, TILES_SIDE},
+    simd::{Kernel, LINE_VALUES, Simd, TILES_SIDE},
 };
 
 /// Lanes of the longest vectors.
@@ -242,7 +242,7 @@ impl Head<'_> {
     fn prefetch_query<S: Simd>(&self, s: S, head: usize, row: usize) {
         let head_dim = self.shape.head_dim;
         let first = self.q.start(row, head * head_dim);
-        for value in (first..first + head_dim).step_by(LINE) {
+        for value in (first..first + head_dim).step_by(LINE_VALUES) {
             s.prefetch(self.q.rows.as_ptr().wrapping_add(value));
         }
     }

@@ -45,6 +45,17 @@ impl AttentionMask {
             Self::Window { reach } => keys.min(reach.saturating_mul(2).saturating_add(rows)),
         }
     }
+
+    /// How far a query sees before and behind itself, as device code takes it. The greatest number means no limit,
+    /// since no sequence is that long.
+    #[cfg(any(feature = "cuda", feature = "testing", test))]
+    pub(crate) fn reaches(self) -> [u32; 2] {
+        match self {
+            Self::Full => [u32::MAX; 2],
+            Self::Causal => [u32::MAX, 0],
+            Self::Window { reach } => [u32::try_from(reach).unwrap_or(u32::MAX); 2],
+        }
+    }
 }
 
 #[cfg(test)]
@@ -80,6 +91,13 @@ mod tests {
             prop_assert!(any.len() <= mask.most_visible(rows, keys));
             prop_assert!((first..first + rows).all(|row| mask.visible(row, keys).all(|key| any.contains(&key))));
         }
+    }
+
+    #[test]
+    fn masks_are_two_reaches() {
+        let window = |reach| AttentionMask::Window { reach }.reaches();
+        assert_eq!((window(7), window(usize::MAX)), ([7, 7], [u32::MAX; 2]));
+        assert_eq!(AttentionMask::Causal.reaches(), [u32::MAX, 0]);
     }
 
     #[test]

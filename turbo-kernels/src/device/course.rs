@@ -95,6 +95,11 @@ pub(crate) struct Course<const STAGES: usize> {
 }
 
 impl<const STAGES: usize> Course<STAGES> {
+    /// A course in which every stage has room for several groups, and helpers leave nothing.
+    pub(crate) fn new(tracks: usize, groups: usize, stages: [Stage; STAGES]) -> Self {
+        Course { tracks, groups, stages, one_room: None, left_to_owners: 0 }
+    }
+
     /// Calls `work(thread, piece)` once for each piece, on all threads of the team. A piece runs when the earlier
     /// stages of its group are done, and all stages of the group [`RING`] before; [`Course::one_room`] may add a
     /// condition.
@@ -334,7 +339,7 @@ mod tests {
             groups in 0..9usize, pieces in prop::array::uniform4(0..5usize),
         ) {
             prop_assume!(pieces.iter().sum::<usize>() > 0);
-            let course = Course { tracks: 1, groups, stages: pieces.map(Stage::shared), one_room: None, left_to_owners: 0 };
+            let course = Course::new(1, groups, pieces.map(Stage::shared));
             let all: Vec<Piece> = (0..course.count()).filter_map(|number| course.claim(0, number)).collect();
             prop_assert_eq!(all.len(), groups * pieces.iter().sum::<usize>());
             for (at, piece) in all.iter().enumerate() {
@@ -390,13 +395,7 @@ mod tests {
 
     #[test]
     fn each_thread_has_neighbours_of_its_own() {
-        let course = Course {
-            tracks: 1,
-            groups: 7,
-            stages: [Stage { shared: 10, free: 2 }],
-            one_room: None,
-            left_to_owners: 0,
-        };
+        let course = Course::new(1, 7, [Stage { shared: 10, free: 2 }]);
         let shares = [const { Share::new() }; 2];
         for number in 0..course.groups {
             // thread 0 is called away for a while
@@ -408,8 +407,7 @@ mod tests {
 
     #[test]
     fn who_helps_on_a_track_takes_from_its_far_end() {
-        let course =
-            Course { tracks: 2, groups: 1, stages: [Stage::shared(4)], one_room: None, left_to_owners: 0 };
+        let course = Course::new(2, 1, [Stage::shared(4)]);
         let shares = [const { Share::new() }; 2];
         assert_eq!(pieces(course, &shares, Group { track: 0, number: 0 }, &[0, 0, 0, 0]), [0, 1, 2, 3]);
         assert_eq!(pieces(course, &shares, Group { track: 1, number: 0 }, &[1, 0, 1, 0]), [0, 3, 1, 2]);
@@ -423,7 +421,7 @@ mod tests {
     fn who_helps_leaves_the_last_pieces_to_an_owner_that_has_come() {
         let (pieces, left_to_owners) = (20, 4);
         let stages = [Stage::default(), Stage::shared(pieces)];
-        let course = Course { tracks: 2, groups: 1, stages, one_room: None, left_to_owners };
+        let course = Course { left_to_owners, ..Course::new(2, 1, stages) };
         let done = [const { AtomicUsize::new(0) }; 2];
         let worker_has_come = AtomicBool::new(false);
         // all pieces of its own track, and those of the other that its owner neither claims nor keeps
@@ -448,13 +446,7 @@ mod tests {
     fn a_panic_hangs_nobody() {
         for (threads, tracks) in [(1, 1), (2, 1), (3, 1), (3, 2), (3, 3)] {
             let mut team = Team::new(NonZeroUsize::new(threads).unwrap()).unwrap();
-            let course = Course {
-                tracks,
-                groups: 5,
-                stages: [2, 3, 1].map(Stage::shared),
-                one_room: None,
-                left_to_owners: 0,
-            };
+            let course = Course::new(tracks, 5, [2, 3, 1].map(Stage::shared));
             let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 course.run(&mut team, |_, piece| assert!(piece.stage != 1, "a bad piece"));
             }));

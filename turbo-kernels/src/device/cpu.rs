@@ -214,7 +214,7 @@ impl CpuQueue {
         let scratch = SharedMut::new(&mut self.scratch);
         let tracks = pieces.clamp(1, self.team.threads().min(MOST_TRACKS));
         let stages = [Stage::default(), Stage::shared(pieces.div_ceil(tracks))];
-        let course = Course { tracks, groups: 1, stages, one_room: None, left_to_owners: 0 };
+        let course = Course::new(tracks, 1, stages);
         course.run(&mut self.team, |thread, Piece { group, index, .. }| {
             let [start, end] = [0, 1].map(|next| pieces * (group.track + next) / tracks);
             // some tracks have one piece fewer

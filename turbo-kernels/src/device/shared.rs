@@ -6,7 +6,6 @@ use std::{marker::PhantomData, slice};
 ///
 /// It is for kernels whose pieces are not contiguous; for contiguous pieces there is
 /// [`super::CpuQueue::for_each_chunk`].
-/// [`super::CpuQueue::for_each_chunk`].
 #[derive(Clone, Copy)]
 pub(crate) struct SharedMut<'a, T> {
     first: *mut T,

@@ -174,8 +174,7 @@ fn product(
         // what is packed takes the place of what was packed before, once that has been multiplied
         _ => (slots == 1).then_some(OneRoom { writer: PACK, last_reader: MULTIPLY }),
     };
-    let (tracks, groups_of_track) = (groups.tracks(), groups.count() * blocks.count());
-    let course = Course { tracks, groups: groups_of_track, stages, one_room, left_to_owners: 0 };
+    let course = Course { one_room, ..Course::new(groups.tracks(), groups.count() * blocks.count(), stages) };
     course.run(team, |_, Piece { group, stage, index }| {
         let (group, block) = blocks.of_group(group);
         match stage {
@@ -213,15 +212,12 @@ pub(super) fn product_in_order(
     stages[MULTIPLY] = cut.stage();
     for number in 0..groups.count() {
         let group = Group { track: 0, number };
-        Course { tracks: 1, groups: 1, stages, one_room: None, left_to_owners: 0 }.run(
-            team,
-            |_, Piece { stage, index, .. }| match stage {
-                // SAFETY: a piece has its own rows, and the groups before are done.
-                PACK => unsafe { input.pack(group, index, |row| row_of(x, row, weight)) },
-                // SAFETY: the course runs it when the group is packed; a piece has its own panels.
-                _ => unsafe { input.multiply((group, blocks.get(0)), cut, index, finish) },
-            },
-        );
+        Course::new(1, 1, stages).run(team, |_, Piece { stage, index, .. }| match stage {
+            // SAFETY: a piece has its own rows, and the groups before are done.
+            PACK => unsafe { input.pack(group, index, |row| row_of(x, row, weight)) },
+            // SAFETY: the course runs it when the group is packed; a piece has its own panels.
+            _ => unsafe { input.multiply((group, blocks.get(0)), cut, index, finish) },
+        });
     }
     Ok(())
 }

@@ -18,16 +18,6 @@ pub(crate) trait Format: Words + Copy + Send + Sync {
     /// The accuracy of activations of the products.
     const ACCURACY: Accuracy;
 
-    /// Rows of the tile that suits best; any format takes as many as [`super::held_rows`].
-    fn tile_rows<S: Simd>() -> usize {
-        words::most_rows::<S, Self>()
-    }
-
-    /// Words of a packed panel.
-    fn panel_words<S: Simd>(in_features: usize) -> usize {
-        words::panel_words::<S, Self>(in_features)
-    }
-
     /// Packs up to a panel's width of output features, `[columns, in_features]` row-major, into a panel of zeros.
     fn pack_panel<S: Simd>(s: S, columns: &[f32], in_features: usize, panel: &mut [f32]);
 

@@ -32,7 +32,7 @@ pub(crate) use pack::{
     EvenTiles, RUN, TileRanges, TileSizes, held_rows, pack_tile, panel_width, tile_values, with_rows,
 };
 pub(crate) use rows::{Cut, Groups, Panels, ProductRows, ROWS_OF_MOST_SCRATCH};
-pub(crate) use tile::{Finish, Panel, Products, Results, Tile, TileRun};
+pub(crate) use tile::{Finish, LaidTiles, Panel, Products, Results, Tile};
 pub(crate) use tiled::TileRegisters;
 pub(crate) use words::{multiply, unrolled};
 

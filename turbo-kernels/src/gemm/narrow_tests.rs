@@ -5,13 +5,14 @@ use std::marker::PhantomData;
 use proptest::prelude::*;
 
 use super::{
-    Epilogue, Format, Gemm, Panel, Products, Results, TileRegisters, TileRun, TileSizes,
+    Epilogue, Format, Gemm, LaidTiles, Panel, Products, Results, TileRegisters, TileSizes,
     bf16::Bf16,
     blocks::Block,
     int8::Int8,
     multiply, panel_width,
     test_products::{self, cpus, product},
     tile::TileRows,
+    words::panel_words,
 };
 use crate::{
     Activation, DType, Isa,
@@ -162,11 +163,11 @@ impl<F: Format> Kernel for Once<'_, F> {
         let of_x: Vec<&[f32]> = x.chunks_exact(k).collect();
         // SAFETY: nothing else uses the tile meanwhile.
         F::pack_rows(s, &of_x, &mut unsafe { TileRows::new(SharedMut::new(&mut tile), rows, 0) });
-        let tile = TileRun::packed(0, rows, &tile);
+        let tile = LaidTiles::packed(0, rows, &tile);
         // SAFETY: nothing else multiplies on this thread.
         let (mut bits, mut registers) = (Vec::new(), unsafe { TileRegisters::new(s) });
         for columns in w.chunks(panel_width::<S>() * k) {
-            let (mut panel, mut products) = (vec![0.0; F::panel_words::<S>(k)], Products::new());
+            let (mut panel, mut products) = (vec![0.0; panel_words::<S, F>(k)], Products::new());
             F::pack_panel(s, columns, k, &mut panel);
             let (panel, results) = (Panel::cached(&panel), Results::of_one(products.place::<S>()));
             // SAFETY: `products` are borrowed here.

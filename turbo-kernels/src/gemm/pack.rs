@@ -20,19 +20,18 @@ use super::{
     format::{F32, Format, FormatKernel},
     int8::{Int8, MOST_FEATURES},
     tiled::is_tiled,
-    words::rows_are_tiles,
+    words::{panel_words, rows_are_tiles, tile_rows},
 };
 use crate::{
     DType, KernelError,
     device::{CpuBlock, Helpers, Slabs},
-    simd::{Kernel, Simd, SupportedIsa, TILES_SIDE},
+    simd::{Kernel, LINE_BYTES, Simd, SupportedIsa, TILES_SIDE},
 };
 
 /// Values of a row that stay together: one cache line.
 pub(crate) const RUN: usize = 16;
 
-/// Bytes of a line of the first-level cache, and the number of sets of lines on the processors that are known.
-const LINE: usize = 64;
+/// Sets of lines of the first-level cache on the processors that are known.
 const SETS: usize = 64;
 /// The most rows of a tile whose lines may meet in one set. A set has 8 to 12 places, and panels pass through it too.
 const MOST_IN_SET: u8 = 4;
@@ -263,7 +262,7 @@ impl PackedWeight {
         }
     }
 
-    /// Panel `index`, [`Format::panel_words`] words.
+    /// Panel `index`, [`panel_words`] words.
     pub(super) fn panel(&self, index: usize) -> &[f32] {
         let words = self.shape.panel_words;
         self.panels.view(index * words * size_of::<f32>(), words).expect("the block holds every panel")
@@ -298,8 +297,8 @@ impl FormatKernel for Measure {
     fn run<F: Format, S: Simd>(self, _: S) -> Shape {
         Shape {
             panel_width: panel_width::<S>(),
-            panel_words: F::panel_words::<S>(self.in_features),
-            tile_rows: F::tile_rows::<S>(),
+            panel_words: panel_words::<S, F>(self.in_features),
+            tile_rows: tile_rows::<S, F>(),
             pace: if is_tiled::<S, F>() { TILES_PACE } else { 1 },
         }
     }
@@ -334,7 +333,7 @@ impl<K: FormatKernel, F: Format> Kernel for In<K, F> {
 fn rows_spread(in_features: usize) -> bool {
     let mut rows_of_set = [0; SETS];
     (0..MOST_HELD_ROWS).all(|row| {
-        let rows = &mut rows_of_set[row * in_features * size_of::<f32>() / LINE % SETS];
+        let rows = &mut rows_of_set[row * in_features * size_of::<f32>() / LINE_BYTES % SETS];
         *rows += 1;
         *rows <= MOST_IN_SET
     })
@@ -392,7 +391,7 @@ impl FormatKernel for PackPanels<'_> {
 
     #[inline(always)]
     fn run<F: Format, S: Simd>(self, s: S) {
-        let panels = self.packed.chunks_exact_mut(F::panel_words::<S>(self.in_features));
+        let panels = self.packed.chunks_exact_mut(panel_words::<S, F>(self.in_features));
         for (panel, columns) in panels.zip(self.weight.chunks(panel_width::<S>() * self.in_features)) {
             F::pack_panel(s, columns, self.in_features, panel);
         }

@@ -8,7 +8,7 @@ use super::{
     blocks::{Block, Blocks},
     format::{Format, FormatKernel},
     pack::{EvenTiles, LikeTiles, MOST_ROWS},
-    tile::{Finish, Order, Tile, TileRows, TileRun, Tiles},
+    tile::{Finish, LaidTiles, Order, Tile, TileRows, Tiles},
 };
 use crate::{
     device::{Group, MOST_TRACKS, RING, SharedMut, Stage},
@@ -413,7 +413,7 @@ impl<'a> ProductRows<'a> {
         // wait for earlier stores. With one tile of int8 that was 3 % of the time.
         // SAFETY: the caller's promise: the words of the group have been written, and stay as they are.
         let (higher, lower) = unsafe {
-            (self.run(of_group.start, higher, words, block), self.run(of_group.start, lower, words, block))
+            (self.laid(of_group.start, higher, words, block), self.laid(of_group.start, lower, words, block))
         };
         self.weight.run(&Tiles { tiles: [&higher, &lower], panels, weight: self.weight, block, finish });
     }
@@ -423,13 +423,13 @@ impl<'a> ProductRows<'a> {
     /// # Safety
     /// Nothing writes these words while the result lives.
     #[inline(always)]
-    unsafe fn run(
+    unsafe fn laid(
         &self,
         first: usize,
         LikeTiles { tiles, rows, first_row }: LikeTiles,
         words: SharedMut<'a, f32>,
         block: Block,
-    ) -> TileRun<'a> {
+    ) -> LaidTiles<'a> {
         let (index, count) = (tiles.start - first, tiles.len());
         let (order, step, values) = match self.source {
             Source::InPlace(x) => {
@@ -444,7 +444,7 @@ impl<'a> ProductRows<'a> {
                 (Order::Packed, self.stride, values)
             }
         };
-        TileRun { first: Tile { first_row, rows, index }, count, order, step, values }
+        LaidTiles { first: Tile { first_row, rows, index }, count, order, step, values }
     }
 
     /// Words from one tile of a group to the next.

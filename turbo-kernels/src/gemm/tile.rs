@@ -7,19 +7,17 @@ use super::{
     format::{Format, FormatKernel},
     pack::{MOST_ROWS, MOST_WIDTH, RUN, panel_width},
     tiled::TileRegisters,
-    words::multiply,
+    words::{multiply, tile_rows},
 };
 use crate::{
     device::SharedMut,
-    simd::{Kernel, Simd, opaque},
+    simd::{Kernel, LINE_BYTES, LINE_VALUES, Simd, opaque},
 };
 
 /// How many bytes ahead of its reading the first tile that meets a panel prefetches it, past its end into the next one.
 /// Measured on a Zen 5 server, 10 rows times 64 MB of weights: without prefetching 38 % of the multiply-add peak, with
 /// 4 KiB 62 %, with 16 KiB 90 %, and with twice that no more.
 const DISTANCE: usize = 16 << 10;
-/// Bytes of a cache line.
-const LINE: usize = 64;
 /// The most bytes of a panel that is still in a second-level cache when it is multiplied, if it was asked for while
 /// another panel of its size, and that one's rows, went through the cache: a quarter of the smallest such cache.
 const ASKED_BYTES: usize = 256 << 10;
@@ -65,7 +63,7 @@ pub(crate) struct Place<'a> {
 /// Tiles of rows times a run of panels: panel by panel, each with the tiles in their order.
 pub(super) struct Tiles<'a, F> {
     /// Tiles side by side, those of each height; either may be none.
-    pub(super) tiles: [&'a TileRun<'a>; 2],
+    pub(super) tiles: [&'a LaidTiles<'a>; 2],
     /// The numbers of the panels.
     pub(super) panels: Range<usize>,
     pub(super) weight: &'a super::PackedWeight,
@@ -101,9 +99,9 @@ pub(crate) struct Tile {
     pub(crate) index: usize,
 }
 
-/// Consecutive tiles of one height.
+/// Tiles of one height, and the words that they are multiplied from.
 #[derive(Clone, Copy)]
-pub(crate) struct TileRun<'a> {
+pub(crate) struct LaidTiles<'a> {
     pub(crate) first: Tile,
     /// How many.
     pub(crate) count: usize,
@@ -114,11 +112,11 @@ pub(crate) struct TileRun<'a> {
     pub(crate) values: &'a [f32],
 }
 
-impl<'a> TileRun<'a> {
+impl<'a> LaidTiles<'a> {
     /// A single tile, packed in its format.
-    pub(crate) fn packed(first_row: usize, rows: usize, values: &'a [f32]) -> TileRun<'a> {
+    pub(crate) fn packed(first_row: usize, rows: usize, values: &'a [f32]) -> LaidTiles<'a> {
         let first = Tile { first_row, rows, index: 0 };
-        TileRun { first, count: 1, order: Order::Packed, step: 0, values }
+        LaidTiles { first, count: 1, order: Order::Packed, step: 0, values }
     }
 
     /// Tile `number` of these.
@@ -216,10 +214,10 @@ impl<E: Finish> FormatKernel for &Tiles<'_, E> {
         let (block, finish) = (self.block, &self.finish);
         let line = |value: usize| value / F::PER_WORD * panel_width::<S>();
         // divisions for all panels at once: a tile takes only some thousand cycles
-        let count = self.tiles.iter().map(|run| run.count).sum::<usize>();
+        let count = self.tiles.iter().map(|tiles| tiles.count).sum::<usize>();
         let mut sharing = Sharing::of::<S>(count);
         let runs = block.values().len() / (RUN * F::PER_WORD);
-        let met_per_run = F::tile_rows::<S>().div_ceil(runs.max(1));
+        let met_per_run = tile_rows::<S, F>().div_ceil(runs.max(1));
         for panel in self.panels.clone() {
             let (whole, first) = (self.weight.panel(panel), panel * panel_width::<S>());
             // the words that the format keeps lie behind the last values
@@ -229,17 +227,17 @@ impl<E: Finish> FormatKernel for &Tiles<'_, E> {
             let lines = words.len() / panel_width::<S>();
             let [mut first_share, mut share] = sharing.of_panel::<S>(words, whole.len());
             let mut left = count;
-            for run in self.tiles.into_iter().filter(|run| run.count > 0) {
-                left -= run.count;
+            for tiles in self.tiles.into_iter().filter(|tiles| tiles.count > 0) {
+                left -= tiles.count;
                 let ahead = Ahead {
                     shares: [first_share, share],
-                    met: finish.meets(run.first, first),
+                    met: finish.meets(tiles.first, first),
                     met_per_run,
                     is_last: left == 0,
-                    next_rows: panel == 0 && matches!(run.order, Order::Rows { .. }),
+                    next_rows: panel == 0 && matches!(tiles.order, Order::Rows { .. }),
                 };
                 let finished = |number: usize| {
-                    let tile = run.tile(number);
+                    let tile = tiles.tile(number);
                     s.call(FinishTile::<F, E> {
                         finish,
                         tile,
@@ -248,8 +246,8 @@ impl<E: Finish> FormatKernel for &Tiles<'_, E> {
                         format: PhantomData,
                     });
                 };
-                let results = match finish.place(run.rows(), first, panel_width::<S>()) {
-                    Some(place) => Results { step: run.first.rows * place.stride, place, finished: None },
+                let results = match finish.place(tiles.rows(), first, panel_width::<S>()) {
+                    Some(place) => Results { step: tiles.first.rows * place.stride, place, finished: None },
                     None => {
                         debug_assert!(block.is_first() && block.is_last(), "sums have no room");
                         Results { step: 0, place: room, finished: Some(&finished) }
@@ -258,10 +256,10 @@ impl<E: Finish> FormatKernel for &Tiles<'_, E> {
                 // SAFETY: only products of these rows with this panel use the place, as `Finish` says, and the creator
                 // of `self` promised that there are no others; `room` is borrowed here.
                 unsafe {
-                    multiply::<S, F>(s, &mut registers, run, Panel { words, ahead }, block, bias, results)
+                    multiply::<S, F>(s, &mut registers, tiles, Panel { words, ahead }, block, bias, results)
                 };
-                first_share = share.behind(lines * (run.count - 1));
-                share = share.behind(lines * run.count);
+                first_share = share.behind(lines * (tiles.count - 1));
+                share = share.behind(lines * tiles.count);
             }
         }
         sharing.leave();
@@ -482,8 +480,8 @@ impl AheadOfTile {
     pub(super) fn ask<S: Simd>(&mut self, s: S) {
         // In the order of addresses and without a condition, which would take a tenth of the time of a few rows.
         s.prefetch(self.share.from);
-        if line_bytes::<S>() > LINE {
-            s.prefetch(self.share.from.wrapping_byte_add(LINE));
+        if line_bytes::<S>() > LINE_BYTES {
+            s.prefetch(self.share.from.wrapping_byte_add(LINE_BYTES));
         }
         // otherwise the compiler takes a register for each of the next addresses
         self.share.from = opaque(self.share.from.wrapping_byte_add(self.share.advance).cast()).cast();
@@ -493,7 +491,7 @@ impl AheadOfTile {
     #[inline(always)]
     pub(super) fn ask_for_lines<S: Simd>(&mut self, s: S, lines: usize) {
         let end = self.share.from.wrapping_byte_add(lines * self.share.advance);
-        for at in (0..lines * self.share.advance).step_by(LINE) {
+        for at in (0..lines * self.share.advance).step_by(LINE_BYTES) {
             s.prefetch(self.share.from.wrapping_byte_add(at));
         }
         self.share.from = end;
@@ -504,7 +502,7 @@ impl AheadOfTile {
     pub(super) fn ask_for_met<S: Simd>(&mut self, s: S) {
         for _ in 0..self.met_per_run.min(self.met.left()) {
             let start = self.met.next_row() * self.met.of.stride;
-            for line in (start..start + panel_width::<S>()).step_by(LINE / size_of::<f32>()) {
+            for line in (start..start + panel_width::<S>()).step_by(LINE_VALUES) {
                 s.prefetch_to_write(self.met.of.to.wrapping_add(line));
                 if let Some(added) = self.met.of.added {
                     s.prefetch(added.wrapping_add(line));

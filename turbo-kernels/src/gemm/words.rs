@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 use super::{
     blocks::Block,
     pack::{MOST_HELD_ROWS, MOST_WIDTH, RUN, held_rows, panel_width, with_rows},
-    tile::{AheadOfTile, Order, Panel, Results, TileRun},
+    tile::{AheadOfTile, LaidTiles, Order, Panel, Results},
     tiled::{self, TileRegisters, is_tiled},
 };
 use crate::{
@@ -79,8 +79,8 @@ pub(crate) trait Words: 'static {
 }
 
 /// Rows of the tile that suits best: as many as tile registers take, or as vector registers hold. Words in two parts
-/// occupy two more registers until their second part is done.
-pub(super) fn most_rows<S: Simd, N: Words>() -> usize {
+/// occupy two more registers until their second part is done. Any format takes tiles of [`held_rows`] rows.
+pub(super) fn tile_rows<S: Simd, N: Words>() -> usize {
     if is_tiled::<S, N>() {
         return TILES_SIDE;
     }
@@ -110,7 +110,7 @@ fn packed_strides<S: Simd, N: Words>(rows: usize) -> [usize; 2] {
     [row, rows * row]
 }
 
-/// [`super::Format::panel_words`]; if they cannot be counted, more than any memory holds.
+/// Words of a packed panel; if they cannot be counted, more than any memory holds.
 pub(super) fn panel_words<S: Simd, N: Words>(k: usize) -> usize {
     panel_width::<S>().saturating_mul(words::<N>(k).saturating_add(N::PARAMETERS))
 }
@@ -205,7 +205,7 @@ pub(super) fn transpose<S: Simd>(
 pub(crate) unsafe fn multiply<S: Simd, N: Words>(
     s: S,
     registers: &mut TileRegisters<S>,
-    tiles: &TileRun<'_>,
+    tiles: &LaidTiles<'_>,
     panel: Panel<'_>,
     block: Block,
     bias: Option<&[f32]>,
@@ -250,7 +250,7 @@ pub(crate) unsafe fn multiply<S: Simd, N: Words>(
 /// vectors, and a vector that was written in parts a moment ago is not there before everything stored before it is.
 /// With results that miss the cache that was a tenth of the time of int8.
 pub(super) struct Operands<'a> {
-    pub(super) tiles: &'a TileRun<'a>,
+    pub(super) tiles: &'a LaidTiles<'a>,
     /// Words from one row of a tile to the next within a run, and from one run to the next.
     strides: [usize; 2],
     pub(super) panel: Panel<'a>,

@@ -6,7 +6,7 @@ use crate::{
     KernelError,
     device::{Cpu, CpuQueue, SharedMut},
     gemm::{
-        Block, EvenTiles, F32, Panel, Products, Results, TileRegisters, TileRun, TileSizes, held_rows,
+        Block, EvenTiles, F32, LaidTiles, Panel, Products, Results, TileRegisters, TileSizes, held_rows,
         multiply, pack_tile, panel_width, tile_values,
     },
     simd::{Kernel, Simd},
@@ -93,7 +93,7 @@ impl HeadGroup<'_> {
             let rows = tiles.range(number);
             let sources = rows.clone().map(|i| row(self.a, self.a_at, head, i, k));
             pack_tile(sources, k, self.tile);
-            let tile = TileRun::packed(rows.start, rows.len(), self.tile);
+            let tile = LaidTiles::packed(rows.start, rows.len(), self.tile);
             for first in (0..n).step_by(panel_width::<S>()) {
                 let panel = Panel::cached(&self.panels[first * k..]);
                 // SAFETY: `products` are borrowed here.

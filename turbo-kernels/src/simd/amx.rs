@@ -236,9 +236,9 @@ pub(super) unsafe fn keep_stores_awake(to: *mut f32) {
 /// As for [`zero`]; `rows` is valid for reading 16 words of each row, and `lines` 16 times 32 words.
 #[inline(always)]
 pub(super) unsafe fn add_products(operands: Operands, rows: *const i32, lines: *const i32, many: bool) {
-    /// Bytes from row to row, and from line to line.
+    /// Bytes from row to row; a line is as long as two rows.
     const ROW: usize = REGISTER_SIDE * size_of::<i32>();
-    const LINE: usize = 2 * ROW;
+    const TWO_ROWS: usize = 2 * ROW;
     macro_rules! add_products {
         ($multiply:literal) => {
             // SAFETY: the caller's promise.
@@ -254,7 +254,7 @@ pub(super) unsafe fn add_products(operands: Operands, rows: *const i32, lines: *
                         concat!($multiply, " tmm1, tmm4, tmm7"),
                         concat!($multiply, " tmm2, tmm5, tmm6"),
                         concat!($multiply, " tmm3, tmm5, tmm7"),
-                        lines = in(reg) lines, line = in(reg) LINE, rows = in(reg) rows, row = in(reg) ROW,
+                        lines = in(reg) lines, line = in(reg) TWO_ROWS, rows = in(reg) rows, row = in(reg) ROW,
                         out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                         options(readonly, nostack, preserves_flags),
                     );
@@ -265,7 +265,7 @@ pub(super) unsafe fn add_products(operands: Operands, rows: *const i32, lines: *
                         "tileloadd tmm7, [{lines} + {line}*1 + 64]",
                         concat!($multiply, " tmm0, tmm4, tmm6"),
                         concat!($multiply, " tmm1, tmm4, tmm7"),
-                        lines = in(reg) lines, line = in(reg) LINE, rows = in(reg) rows, row = in(reg) ROW,
+                        lines = in(reg) lines, line = in(reg) TWO_ROWS, rows = in(reg) rows, row = in(reg) ROW,
                         out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                         options(readonly, nostack, preserves_flags),
                     );

@@ -41,6 +41,10 @@ pub(crate) use isa::supported;
 pub(crate) use portable::FUSED as PORTABLE_IS_FUSED;
 pub(crate) use processor::is_intel;
 
+/// Bytes of a cache line, and the f32 values in them.
+pub(crate) const LINE_BYTES: usize = 64;
+pub(crate) const LINE_VALUES: usize = LINE_BYTES / size_of::<f32>();
+
 /// Rows, and columns, of a product that tile registers hold at once.
 pub(crate) const TILES_SIDE: usize = 32;
 

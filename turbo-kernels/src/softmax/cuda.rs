@@ -64,7 +64,7 @@ impl<F: Float> Softmax for Cuda<F> {
     ) -> Result<(), KernelError> {
         shape.check("mask", &scores, None, Some(seq_lens), &out)?;
         let rows = Rows::of("mask", shape)?;
-        let [before, after] = reaches(mask);
+        let [before, after] = mask.reaches();
         let args =
             (scores, rows.count, rows.num_heads, rows.queries, rows.keys, seq_lens, before, after, out);
         let kernel = Kernel { module: FAMILY.of::<F>(), name: named!(F, "mask") };
@@ -159,7 +159,7 @@ impl Rows {
         mask: AttentionMask,
         out: CudaViewMut<'_, F>,
     ) -> Result<(), KernelError> {
-        let [before, after] = reaches(mask);
+        let [before, after] = mask.reaches();
         let Self { count, num_heads, queries, keys } = self;
         let args = (scores, count, num_heads, queries, keys, seq_lens, before, after, scale, out);
         // SAFETY: the checked views hold `count` rows of `keys` values, and each sequence has a length.
@@ -178,7 +178,7 @@ impl Rows {
         mask: AttentionMask,
         out: CudaViewMut<'_, F>,
     ) -> Result<(), KernelError> {
-        let [before, after] = reaches(mask);
+        let [before, after] = mask.reaches();
         let Self { count, num_heads, queries, keys } = self;
         let BiasArguments { kind, table, of_keys, num_buckets, max_distance } = BiasArguments::of(bias);
         let args = (
@@ -204,15 +204,6 @@ impl Rows {
     }
 }
 
-/// How far a query sees before and behind itself, as `visible_keys` takes it.
-fn reaches(mask: AttentionMask) -> [u32; 2] {
-    match mask {
-        AttentionMask::Full => [u32::MAX; 2],
-        AttentionMask::Causal => [u32::MAX, 0],
-        AttentionMask::Window { reach } => [u32::try_from(reach).unwrap_or(u32::MAX); 2],
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -230,13 +221,6 @@ mod tests {
         device::Device,
         suite::{self, aligned},
     };
-
-    #[test]
-    fn masks_are_two_reaches() {
-        let window = |reach| reaches(AttentionMask::Window { reach });
-        assert_eq!((window(7), window(usize::MAX)), ([7, 7], [u32::MAX; 2]));
-        assert_eq!(reaches(AttentionMask::Causal), [u32::MAX, 0]);
-    }
 
     #[test]
     fn agrees_with_the_twin() {

@@ -71,16 +71,11 @@ fn columns<'a, F>(rows: &'a [f32], columns: Columns<&[F]>) -> Columns<&'a [f32]>
 }
 
 fn with_norm<F: Float, T>(
-    weights: Option<NormWeights<&[F]>>,
-    work: impl FnOnce(Option<NormWeights<&[f32]>>) -> T,
+    NormWeights { gain, offset, epsilon }: NormWeights<&[F]>,
+    work: impl FnOnce(NormWeights<&[f32]>) -> T,
 ) -> T {
-    let gain = weights.map(|weights| widen(weights.gain));
-    let offset = weights.and_then(|weights| weights.offset).map(widen);
-    work(weights.zip(gain.as_deref()).map(|(weights, gain)| NormWeights {
-        gain,
-        offset: offset.as_deref(),
-        epsilon: weights.epsilon,
-    }))
+    let (gain, offset) = (widen(gain), offset.map(widen));
+    work(NormWeights { gain: &gain, offset: offset.as_deref(), epsilon })
 }
 
 fn with_bias<F: Float, T>(
@@ -365,8 +360,7 @@ impl<F: Float> Norm for Rounded<F> {
         weights: NormWeights<&[F]>,
         out: &mut [F],
     ) -> Result<(), KernelError> {
-        with_norm(Some(weights), |weights| {
-            let weights = weights.expect("they were given");
+        with_norm(weights, |weights| {
             self.answer(out, |out| self.cpu.layer_norm(queue, &widen(x), weights, out))
         })
     }
@@ -381,8 +375,7 @@ impl<F: Float> Norm for Rounded<F> {
         out: &mut [F],
     ) -> Result<(), KernelError> {
         let (x, bias, residual) = (widen(x), bias.map(widen), widen(residual));
-        with_norm(Some(weights), |weights| {
-            let weights = weights.expect("they were given");
+        with_norm(weights, |weights| {
             self.answer(out, |out| {
                 self.cpu.bias_residual_layer_norm(queue, &x, bias.as_deref(), &residual, weights, out)
             })
@@ -501,8 +494,7 @@ impl<F: Float> Embed for Rounded<F> {
             .zip(&tables)
             .map(|(of, table)| Lookup { table: &table[..], ids: of.ids })
             .collect();
-        with_norm(Some(weights), |weights| {
-            let weights = weights.expect("they were given");
+        with_norm(weights, |weights| {
             self.answer(out, |out| self.cpu.embed_sum_layer_norm(queue, &lookups, weights, out))
         })
     }

@@ -24,7 +24,7 @@ use std::f64::consts::LOG2_E;
 pub(crate) use variant::{MODULES, WGMMA_MODULES};
 use variant::{Variant, Work};
 
-use super::{Attention, AttentionMask, AttentionShape, Queries, RelativeBias, relative::BiasArguments};
+use super::{Attention, AttentionShape, Queries, RelativeBias, relative::BiasArguments};
 use crate::{
     Columns, KernelError, Layout,
     cuda::{
@@ -155,7 +155,7 @@ impl<'a, F: Float> Batch<'a, F> {
             Queries::First => 1,
             Queries::Last => 2,
         };
-        let (before, after) = reach(mask);
+        let [before, after] = mask.reaches();
         let BiasArguments { kind, table, of_keys, num_buckets, max_distance } = BiasArguments::of(bias);
         let arguments = (
             q.rows,
@@ -189,18 +189,6 @@ impl<'a, F: Float> Batch<'a, F> {
         // whatever the lengths say; all columns were checked to lie in their rows. A variant that reads 16 bytes at
         // once is chosen only where all columns begin at multiples of 16 bytes.
         Ok(unsafe { queue.launch(variant.kernel::<F>(), shape, arguments) }?)
-    }
-}
-
-/// How far a row sees before and behind itself. The greatest number means no limit, since no sequence is that long.
-fn reach(mask: AttentionMask) -> (u32, u32) {
-    match mask {
-        AttentionMask::Full => (u32::MAX, u32::MAX),
-        AttentionMask::Causal => (u32::MAX, 0),
-        AttentionMask::Window { reach } => {
-            let reach = u32::try_from(reach).unwrap_or(u32::MAX);
-            (reach, reach)
-        }
     }
 }
 

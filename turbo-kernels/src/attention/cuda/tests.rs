@@ -7,7 +7,7 @@ use half::{bf16, f16};
 
 use super::*;
 use crate::{
-    Cpu, CpuOptions, DType, Device,
+    AttentionMask, Cpu, CpuOptions, DType, Device,
     cuda::{
         CudaBlock, CudaOptions,
         emulator::{Emulator, Order, is_sanitized},
