@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use super::{
     format::Format,
-    pack::{RUN, panel_width},
+    sizes::{RUN, panel_width},
     words::{self, Words},
 };
 use crate::{bias_act::Accuracy, lanes, simd::Simd};

@@ -18,7 +18,7 @@ use super::{
     blocks::Blocks,
     finish::Store,
     max_pool,
-    pack::PackedWeight,
+    packed_weight::PackedWeight,
     rows::{Cut, Groups, Panels, ProductRows},
     tile::Finish,
 };

@@ -5,7 +5,7 @@ use std::{marker::PhantomData, ops::Range, slice};
 use super::{
     Epilogue,
     format::Format,
-    pack::panel_width,
+    sizes::panel_width,
     tile::{Finish, Met, Place, Tile},
 };
 use crate::{

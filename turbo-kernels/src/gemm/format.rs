@@ -3,7 +3,7 @@
 use std::slice;
 
 use super::{
-    pack::RUN,
+    sizes::RUN,
     tile::TileRows,
     words::{self, Words, transpose},
 };

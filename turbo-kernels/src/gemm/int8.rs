@@ -27,7 +27,7 @@ use std::{ops::Range, slice};
 
 use super::{
     format::Format,
-    pack::{MOST_WIDTH, RUN, panel_width},
+    sizes::{MOST_WIDTH, RUN, panel_width},
     tile::TileRows,
     words::{self, Words},
 };

@@ -5,7 +5,7 @@
 //! divide the panels among them. The bias is added at the end: adding one number rounds greater sums to greater
 //! results, so the greatest sum plus the bias is the greatest result, to the bit.
 
-use super::{cpu::product_in_order, finish::KeepGreatest, pack::PackedWeight};
+use super::{cpu::product_in_order, finish::KeepGreatest, packed_weight::PackedWeight};
 use crate::{
     KernelError, Layout,
     device::{CpuQueue, SharedMut},

@@ -6,6 +6,7 @@ mod blocks;
 mod cpu;
 #[cfg(any(feature = "cuda", feature = "testing", test))]
 mod cuda;
+mod even_tiles;
 mod finish;
 mod format;
 mod int8;
@@ -13,7 +14,9 @@ mod max_pool;
 #[cfg(test)]
 mod narrow_tests;
 mod pack;
+mod packed_weight;
 mod rows;
+mod sizes;
 #[cfg(test)]
 mod test_products;
 mod tile;
@@ -25,16 +28,16 @@ pub(crate) use blocks::{Block, Blocks};
 pub(crate) use cpu::{features, row_of};
 #[cfg(any(feature = "cuda", feature = "testing", test))]
 pub use cuda::CudaWeight;
+pub(crate) use even_tiles::{EvenTiles, TileRanges};
 pub(crate) use finish::{Halves, Store, activate, activate_in_place};
 pub(crate) use format::{F32, Format, FormatKernel};
-pub use pack::PackedWeight;
-pub(crate) use pack::{
-    EvenTiles, RUN, TileRanges, TileSizes, held_rows, pack_tile, panel_width, tile_values, with_rows,
-};
+pub(crate) use pack::{pack_tile, tile_values};
+pub use packed_weight::PackedWeight;
 pub(crate) use rows::{Cut, Groups, Panels, ProductRows, ROWS_OF_MOST_SCRATCH};
+pub(crate) use sizes::{RUN, TileSizes, held_rows, panel_width, unrolled, with_rows};
 pub(crate) use tile::{Finish, LaidTiles, Panel, Products, Results, Tile};
 pub(crate) use tiled::TileRegisters;
-pub(crate) use words::{multiply, unrolled};
+pub(crate) use words::multiply;
 
 use crate::{
     Activation, DType, KernelError, Layout,

@@ -6,8 +6,9 @@ use std::ops::Range;
 use super::{
     PackedWeight,
     blocks::{Block, Blocks},
+    even_tiles::{EvenTiles, LikeTiles},
     format::{Format, FormatKernel},
-    pack::{EvenTiles, LikeTiles, MOST_ROWS},
+    sizes::MOST_ROWS,
     tile::{Finish, LaidTiles, Order, Tile, TileRows, Tiles},
 };
 use crate::{

@@ -5,7 +5,7 @@ use std::{cell::Cell, marker::PhantomData, ops::Range, ptr};
 use super::{
     blocks::Block,
     format::{Format, FormatKernel},
-    pack::{MOST_ROWS, MOST_WIDTH, RUN, panel_width},
+    sizes::{MOST_ROWS, MOST_WIDTH, RUN, panel_width},
     tiled::TileRegisters,
     words::{multiply, tile_rows},
 };

@@ -12,7 +12,7 @@
 use std::{marker::PhantomData, mem::MaybeUninit};
 
 use super::{
-    pack::{RUN, panel_width},
+    sizes::{RUN, panel_width},
     tile::{AheadOfTile, Panel},
     words::{Kept, Operands, Words},
 };

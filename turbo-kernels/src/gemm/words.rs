@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 
 use super::{
     blocks::Block,
-    pack::{MOST_HELD_ROWS, MOST_WIDTH, RUN, held_rows, panel_width, with_rows},
+    sizes::{MOST_HELD_ROWS, MOST_WIDTH, RUN, held_rows, panel_width, unrolled, with_rows},
     tile::{AheadOfTile, LaidTiles, Order, Panel, Results},
     tiled::{self, TileRegisters, is_tiled},
 };
@@ -23,21 +23,6 @@ use crate::{
     lanes,
     simd::{Kernel, Simd, TILES_SIDE, opaque},
 };
-
-/// Repeats the body for each number below a constant, which is at most 14.
-macro_rules! unrolled {
-    ($count:ident, $index:ident => $body:block) => {
-        unrolled!(@ $count, $index, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13)
-    };
-    (@ $count:ident, $index:ident, $body:block, $($number:literal)*) => {$(
-        // decided at compile time, so that no code is made for the others
-        if const { $number < $count } {
-            let $index = $number;
-            $body
-        }
-    )*};
-}
-pub(crate) use unrolled;
 
 /// A format of numbers, one or several to a word.
 pub(crate) trait Words: 'static {
