@@ -15,8 +15,8 @@ use crate::{
     bias_act::{self, Accuracy, with_activation},
     device::{Course, Cpu, CpuQueue, Group, OneRoom, Piece, RING, SharedMut, Stage, Team},
     gemm::{
-        Block, Blocks, Cut, Finish, Format, FormatKernel, Groups, Halves, PackedWeight, Panels, ProductRows,
-        RUN, Store, Tile, activate, activate_in_place, features, panel_width, row_of,
+        Block, Blocks, Cut, Finish, Format, Groups, Halves, PackedWeight, Panels, ProductRows, RUN, Store,
+        Tile, activate, activate_in_place, features, panel_width, row_of,
     },
     norm::NormGroup,
     simd::{Kernel, Simd, SupportedIsa},
@@ -269,7 +269,7 @@ enum Between {
 impl Between {
     fn of(hidden: Hidden, up: &PackedWeight, down: &PackedWeight) -> Between {
         let direct = matches!(hidden, Hidden::Activation(_)) && up.packs_rows_like(down);
-        if direct && down.run(ValueByValue) { Between::Nothing } else { Between::Rows }
+        if direct && down.packs_value_by_value() { Between::Nothing } else { Between::Rows }
     }
 
     /// Raw values in a row.
@@ -278,17 +278,6 @@ impl Between {
             Between::Nothing => 0,
             Between::Rows => up.out_features(),
         }
-    }
-}
-
-struct ValueByValue;
-
-impl FormatKernel for ValueByValue {
-    type Output = bool;
-
-    #[inline(always)]
-    fn run<F: Format, S: Simd>(self, _: S) -> bool {
-        F::VALUE_BY_VALUE
     }
 }
 

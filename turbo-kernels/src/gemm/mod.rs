@@ -30,7 +30,7 @@ pub(crate) use cpu::{features, row_of};
 pub use cuda::CudaWeight;
 pub(crate) use even_tiles::{EvenTiles, TileRanges};
 pub(crate) use finish::{Halves, Store, activate, activate_in_place};
-pub(crate) use format::{F32, Format, FormatKernel};
+pub(crate) use format::{F32, Format};
 pub(crate) use pack::{pack_tile, tile_values};
 pub use packed_weight::PackedWeight;
 pub(crate) use rows::{Cut, Groups, Panels, ProductRows, ROWS_OF_MOST_SCRATCH};

@@ -25,7 +25,7 @@ use super::{
 use crate::{
     DType, KernelError,
     device::{CpuBlock, Helpers, Slabs},
-    simd::{Kernel, LINE_BYTES, Simd, SupportedIsa},
+    simd::{Kernel, LINE_VALUES, Simd, SupportedIsa},
 };
 
 /// Sets of lines of the first-level cache on the processors that are known.
@@ -51,7 +51,7 @@ pub struct PackedWeight {
     in_features: usize,
     isa: SupportedIsa,
     dtype: DType,
-    shape: Shape,
+    properties: Properties,
 }
 
 impl PackedWeight {
@@ -70,10 +70,10 @@ impl PackedWeight {
         let packed = whole.panels.view_mut::<f32>(0, values)?;
         if !weight.is_empty() {
             let worth = (weight.len() / VALUES_PER_THREAD).max(1);
-            let panels = out_features.div_ceil(whole.shape.panel_width);
+            let panels = out_features.div_ceil(whole.properties.panel_width);
             let panels_per_part = panels.div_ceil(worth);
-            let packed = packed.chunks_mut(panels_per_part * whole.shape.panel_words);
-            let weight = weight.chunks(panels_per_part * whole.shape.panel_width * in_features);
+            let packed = packed.chunks_mut(panels_per_part * whole.properties.panel_words);
+            let weight = weight.chunks(panels_per_part * whole.properties.panel_width * in_features);
             let parts = Mutex::new(packed.zip(weight));
             let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
             helpers.share(worth - 1, || {
@@ -92,12 +92,12 @@ impl PackedWeight {
         [out_features, in_features]: [usize; 2],
         dtype: DType,
     ) -> Result<PackedWeight, KernelError> {
-        let shape = PackedWeight::shape(isa, dtype, in_features)?;
-        let panels = CpuBlock::zeroed_beside(slabs, shape.bytes(out_features))?;
-        Ok(PackedWeight { panels, out_features, in_features, isa, dtype, shape })
+        let properties = PackedWeight::properties(isa, dtype, in_features)?;
+        let panels = CpuBlock::zeroed_beside(slabs, properties.bytes(out_features))?;
+        Ok(PackedWeight { panels, out_features, in_features, isa, dtype, properties })
     }
 
-    fn shape(isa: SupportedIsa, dtype: DType, in_features: usize) -> Result<Shape, KernelError> {
+    fn properties(isa: SupportedIsa, dtype: DType, in_features: usize) -> Result<Properties, KernelError> {
         if dtype == DType::Int8 && in_features > MOST_FEATURES {
             let (argument, expected) = ("in_features", "at most 65536 with int8".into());
             return Err(KernelError::Size { kernel: "pack", argument, expected, got: in_features });
@@ -113,7 +113,7 @@ impl PackedWeight {
         [out_features, in_features]: [usize; 2],
         dtype: DType,
     ) -> Result<PackedWeight, KernelError> {
-        let expected = PackedWeight::shape(isa, dtype, in_features)?.bytes(out_features);
+        let expected = PackedWeight::properties(isa, dtype, in_features)?.bytes(out_features);
         KernelError::check_length("restore", "image of bytes", expected, image.len())?;
         let mut whole = PackedWeight::zeroed(isa, slabs, [out_features, in_features], dtype)?;
         whole.panels.view_mut::<u8>(0, expected)?.copy_from_slice(image);
@@ -163,26 +163,26 @@ impl PackedWeight {
 
     /// Words of a panel.
     pub(crate) fn panel_words(&self) -> usize {
-        self.shape.panel_words
+        self.properties.panel_words
     }
 
     /// Rows of the largest tile of this weight's kernel.
     pub(crate) fn tile_rows(&self) -> usize {
-        self.shape.tile_rows
+        self.properties.tile_rows
     }
 
     /// The speed at which its kernel multiplies words, as a multiple of that of vectors.
     pub(crate) fn pace(&self) -> usize {
-        self.shape.pace
+        self.properties.pace
     }
 
     /// Output features of a panel.
     pub(crate) fn panel_width(&self) -> usize {
-        self.shape.panel_width
+        self.properties.panel_width
     }
 
     pub(crate) fn panel_count(&self) -> usize {
-        self.out_features.div_ceil(self.shape.panel_width)
+        self.out_features.div_ceil(self.properties.panel_width)
     }
 
     /// Runs `kernel` with the format of this weight's dtype and the instructions that multiply it best.
@@ -193,7 +193,7 @@ impl PackedWeight {
 
     /// Whether it multiplies `rows` rows where they lie, without packing.
     pub(super) fn takes_rows(&self, rows: usize) -> bool {
-        self.run(RowsAreTiles { rows, in_features: self.in_features })
+        self.properties.rows_are_tiles || rows == 1 && self.properties.one_row_is_a_tile
     }
 
     /// Words of a packed tile of `rows` rows for this weight.
@@ -206,11 +206,16 @@ impl PackedWeight {
         self.run(TileWords { rows, in_features: values })
     }
 
+    /// Whether the rows that it meets are packed value by value: see [`Format::VALUE_BY_VALUE`].
+    pub(crate) fn packs_value_by_value(&self) -> bool {
+        self.properties.most_block_values.is_some()
+    }
+
     /// The blocks in which long rows may meet it. There is a single one where a row is packed as a whole, or where the
     /// last panel has no room for unfinished sums.
     pub(crate) fn blocks(&self) -> Blocks {
-        let whole_panels = self.out_features.is_multiple_of(self.shape.panel_width);
-        match self.run(BlockValues).filter(|_| whole_panels) {
+        let whole_panels = self.out_features.is_multiple_of(self.properties.panel_width);
+        match self.properties.most_block_values.filter(|_| whole_panels) {
             Some(most) => Blocks::of_at_most(most, self.in_features),
             None => Blocks::whole(self.in_features),
         }
@@ -218,21 +223,26 @@ impl PackedWeight {
 
     /// Panel `index`, [`panel_words`] words.
     pub(super) fn panel(&self, index: usize) -> &[f32] {
-        let words = self.shape.panel_words;
+        let words = self.properties.panel_words;
         self.panels.view(index * words * size_of::<f32>(), words).expect("the block holds every panel")
     }
 }
 
-/// Sizes that follow from format, instruction set and input features.
+/// What follows from format, instruction set and input features.
 #[derive(Clone, Copy, Debug)]
-struct Shape {
+struct Properties {
     panel_width: usize,
     panel_words: usize,
     tile_rows: usize,
     pace: usize,
+    /// A single row is the same packed or not.
+    one_row_is_a_tile: bool,
+    rows_are_tiles: bool,
+    /// Values of the longest block, if rows are packed value by value.
+    most_block_values: Option<usize>,
 }
 
-impl Shape {
+impl Properties {
     /// Bytes of all panels; if they cannot be counted, more than any memory holds.
     fn bytes(&self, out_features: usize) -> usize {
         let panels = out_features.div_ceil(self.panel_width);
@@ -245,15 +255,18 @@ struct Measure {
 }
 
 impl FormatKernel for Measure {
-    type Output = Shape;
+    type Output = Properties;
 
     #[inline(always)]
-    fn run<F: Format, S: Simd>(self, _: S) -> Shape {
-        Shape {
+    fn run<F: Format, S: Simd>(self, _: S) -> Properties {
+        Properties {
             panel_width: panel_width::<S>(),
             panel_words: panel_words::<S, F>(self.in_features),
             tile_rows: tile_rows::<S, F>(),
             pace: if is_tiled::<S, F>() { TILES_PACE } else { 1 },
+            one_row_is_a_tile: F::ROWS_ARE_TILES,
+            rows_are_tiles: rows_are_tiles::<S, F>() && rows_spread(self.in_features),
+            most_block_values: F::VALUE_BY_VALUE.then_some(BLOCK_WORDS * F::PER_WORD),
         }
     }
 }
@@ -285,38 +298,14 @@ impl<K: FormatKernel, F: Format> Kernel for In<K, F> {
 /// The kernel takes one value after another from each row, and a line that had to make room would be fetched 16 times.
 /// With 1024 values that leaves 92 % of the speed on a Zen 5 server, where a set has 12 places.
 fn rows_spread(in_features: usize) -> bool {
+    // whole rounds through the sets do not count
+    let distance = in_features % (SETS * LINE_VALUES);
     let mut rows_of_set = [0; SETS];
     (0..MOST_HELD_ROWS).all(|row| {
-        let rows = &mut rows_of_set[row * in_features * size_of::<f32>() / LINE_BYTES % SETS];
+        let rows = &mut rows_of_set[row * distance / LINE_VALUES % SETS];
         *rows += 1;
         *rows <= MOST_IN_SET
     })
-}
-
-struct RowsAreTiles {
-    rows: usize,
-    in_features: usize,
-}
-
-impl FormatKernel for RowsAreTiles {
-    type Output = bool;
-
-    #[inline(always)]
-    fn run<F: Format, S: Simd>(self, _: S) -> bool {
-        // a single row is the same packed or not
-        F::ROWS_ARE_TILES && self.rows == 1 || rows_are_tiles::<S, F>() && rows_spread(self.in_features)
-    }
-}
-
-struct BlockValues;
-
-impl FormatKernel for BlockValues {
-    type Output = Option<usize>;
-
-    #[inline(always)]
-    fn run<F: Format, S: Simd>(self, _: S) -> Option<usize> {
-        F::VALUE_BY_VALUE.then_some(BLOCK_WORDS * F::PER_WORD)
-    }
 }
 
 struct TileWords {
