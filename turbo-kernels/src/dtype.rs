@@ -52,14 +52,14 @@ impl Cpu {
     #[must_use]
     pub fn computes(&self, dtype: DType) -> &'static str {
         let isa = self.supported_isa();
-        let (bf16, int8) = (isa.run_bf16_tiles(Means), isa.run_int8_tiles(Means));
+        let (bf16, int8) = (isa.run_bf16(Means), isa.run_int8(Means));
         match dtype {
             DType::F32 => "multiply-adds of f32",
-            DType::Bf16 if bf16.tiles => "tile registers of AMX-BF16",
+            DType::Bf16 if bf16.tile_registers => "tile registers of AMX-BF16",
             DType::Bf16 if bf16.dot_bf16 => "dot products of AVX512-BF16",
             DType::Bf16 if isa.has_slow_bf16() => "widened to f32: AVX512-BF16 is slower here",
             DType::Bf16 => "widened to f32: no AVX512-BF16 in use",
-            DType::Int8 if int8.tiles => "tile registers of AMX-INT8",
+            DType::Int8 if int8.tile_registers => "tile registers of AMX-INT8",
             DType::Int8 if int8.dot_int8 => "dot products of AVX512-VNNI",
             DType::Int8 => "widened to 16 bits: no AVX512-VNNI in use",
         }
@@ -71,7 +71,7 @@ struct Means;
 
 /// The instructions that there are.
 struct Has {
-    tiles: bool,
+    tile_registers: bool,
     dot_bf16: bool,
     dot_int8: bool,
 }
@@ -81,7 +81,7 @@ impl Kernel for Means {
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) -> Has {
-        Has { tiles: S::TILES, dot_bf16: S::DOT_BF16, dot_int8: S::DOT_INT8 }
+        Has { tile_registers: S::HAS_TILE_REGISTERS, dot_bf16: S::DOT_BF16, dot_int8: S::DOT_INT8 }
     }
 }
 

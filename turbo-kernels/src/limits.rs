@@ -12,7 +12,7 @@ use std::{
 use crate::{
     Cpu, DType, Device, DeviceError,
     device::{CpuBlock, CpuQueue, look},
-    simd::{Kernel, Simd, SupportedIsa, TILES_SIDE},
+    simd::{Kernel, Simd, SupportedIsa, TILE_REGISTERS_SIDE},
 };
 
 /// Ceilings of a CPU with all threads of its queue.
@@ -143,8 +143,8 @@ fn passes(players: &AtomicU32, turn: &AtomicU32, me: u32) -> Option<Duration> {
 fn run_operations(queue: &mut CpuQueue, isa: SupportedIsa, dtype: DType) -> Result<f64, DeviceError> {
     match dtype {
         DType::F32 => run_chains(queue, |steps| isa.run(Chains { steps })),
-        DType::Bf16 => run_chains(queue, |steps| isa.run_bf16_tiles(Bf16Chains { steps })),
-        DType::Int8 => run_chains(queue, |steps| isa.run_int8_tiles(Int8Chains { steps })),
+        DType::Bf16 => run_chains(queue, |steps| isa.run_bf16(Bf16Chains { steps })),
+        DType::Int8 => run_chains(queue, |steps| isa.run_int8(Int8Chains { steps })),
     }
 }
 
@@ -198,7 +198,7 @@ impl Kernel for Bf16Chains {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> usize {
-        if S::TILES {
+        if S::HAS_TILE_REGISTERS {
             return 2 * tile_words(s, self.steps);
         }
         if !S::DOT_BF16 {
@@ -221,7 +221,7 @@ impl Kernel for Int8Chains {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> usize {
-        if S::TILES {
+        if S::HAS_TILE_REGISTERS {
             return 4 * tile_words(s, self.steps);
         }
         let x = s.splat_i32(black_box(0x0102_0304));
@@ -242,16 +242,16 @@ fn tile_words<S: Simd>(s: S, steps: usize) -> usize {
     const STEPS_OF_PRODUCT: usize = 4;
     /// No row lies across two lines of the cache.
     #[repr(align(64))]
-    struct Operand([f32; WORDS * TILES_SIDE]);
-    let operands = [const { Operand([1.0; WORDS * TILES_SIDE]) }; 2];
+    struct Operand([f32; WORDS * TILE_REGISTERS_SIDE]);
+    let operands = [const { Operand([1.0; WORDS * TILE_REGISTERS_SIDE]) }; 2];
     let [x, w] = black_box(&operands);
-    s.set_up_tiles(TILES_SIDE);
+    s.set_up_tiles(TILE_REGISTERS_SIDE);
     for _ in 0..steps.div_ceil(STEPS_OF_PRODUCT) {
         // SAFETY: the tiles are set up for as many rows, of as many words each.
-        unsafe { s.add_tile_products(TILES_SIDE, x.0.as_ptr(), w.0.as_ptr()) };
+        unsafe { s.add_tile_products(TILE_REGISTERS_SIDE, x.0.as_ptr(), w.0.as_ptr()) };
     }
     s.release_tiles();
-    TILES_SIDE * TILES_SIDE * WORDS / STEPS_OF_PRODUCT
+    TILE_REGISTERS_SIDE * TILE_REGISTERS_SIDE * WORDS / STEPS_OF_PRODUCT
 }
 
 /// As many chains as registers hold; gives their number.

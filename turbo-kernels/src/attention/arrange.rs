@@ -4,7 +4,7 @@
 
 use super::{
     product::{join, join_lines, words},
-    tiled,
+    registers,
 };
 use crate::{
     Columns,
@@ -79,9 +79,9 @@ impl<const VECTORS: usize> Kernel for PackQueries<'_, VECTORS> {
         if S::DOT_BF16 {
             join_lines(s, to, line, head_dim);
         }
-        if S::TILES {
+        if S::HAS_TILE_REGISTERS {
             // registers load whole runs, and NaN times 0 is NaN
-            to[head_dim.div_ceil(2) * line..tiled::query_words(head_dim) * line].fill(0.0);
+            to[head_dim.div_ceil(2) * line..registers::query_words(head_dim) * line].fill(0.0);
         }
     }
 }

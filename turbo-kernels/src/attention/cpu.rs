@@ -67,7 +67,7 @@ impl Attention for Cpu {
                     let piece = HeadPiece { head, sequences, run: run.clone(), scratch: &mut *scratch };
                     match shape.dtype {
                         DType::F32 => self.supported_isa().run(piece),
-                        DType::Bf16 | DType::Int8 => self.supported_isa().run_bf16_tiles(piece),
+                        DType::Bf16 | DType::Int8 => self.supported_isa().run_bf16(piece),
                     }
                 }
             },

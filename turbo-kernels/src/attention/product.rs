@@ -5,9 +5,9 @@
 //! sums      weights, broadcast · values,  vectors         [queries][head_dim]
 //! ```
 //!
-//! With tile registers, both are [`super::tiled`] instead. Here every result is one chain of fused multiply-adds over
-//! ascending `k` in one lane of one register. Where bf16 are multiplied ([`Simd::DOT_BF16`]), a value is a word of two,
-//! and `k` counts words.
+//! With tile registers, both are [`super::registers`] instead. Here every result is one chain of fused multiply-adds
+//! over ascending `k` in one lane of one register. Where bf16 are multiplied ([`Simd::DOT_BF16`]), a value is a word of
+//! two, and `k` counts words.
 
 use crate::{gemm::RUN, simd::Simd};
 

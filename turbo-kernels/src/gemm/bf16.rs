@@ -3,7 +3,7 @@
 //! Each product is one chain of multiply-adds over ascending `k`, as with f32 operands, and to the same bits on every
 //! instruction set with FMA. The dot product of AVX512-BF16 takes the upper halves of its words first, so that is where
 //! even `k` lie. It differs in one point, which no model meets: it takes subnormal numbers as zeros. Tile registers add
-//! in another order, as [`super::tiled`] says.
+//! in another order, as [`super::registers`] says.
 //!
 //! # Error
 //! Rounding changes an operand by at most 2⁻⁸ of it, so a product by at most 2⁻⁷ · Σ |x · w|, plus what the chain adds.

@@ -192,9 +192,9 @@ fn dot_products_give_what_wider_instructions_give() {
             let (x, w) = (values(rows * k, 10), values(n * k, 11));
             let case = format!("{rows} × {k} and {n} columns, {}", isa.isa());
             let [dots, wider] = [0, 1].map(|_| Once::<Bf16>(&x, &w, k, PhantomData));
-            assert_eq!(isa.run_bf16(dots), isa.run(wider), "bf16, {case}");
+            assert_eq!(isa.run_bf16_vectors(dots), isa.run(wider), "bf16, {case}");
             let [dots, wider] = [0, 1].map(|_| Once::<Int8>(&x, &w, k, PhantomData));
-            assert_eq!(isa.run_int8(dots), isa.run(wider), "int8, {case}");
+            assert_eq!(isa.run_int8_vectors(dots), isa.run(wider), "int8, {case}");
         }
     }
 }

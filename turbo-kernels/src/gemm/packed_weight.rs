@@ -18,8 +18,8 @@ use super::{
     blocks::Blocks,
     format::{F32, Format, FormatKernel},
     int8::{Int8, MOST_FEATURES},
+    registers::by_registers,
     sizes::{MOST_HELD_ROWS, TileSizes, panel_width},
-    tiled::is_tiled,
     words::{panel_words, rows_are_tiles, tile_rows},
 };
 use crate::{
@@ -41,7 +41,7 @@ const VALUES_PER_THREAD: usize = 256 << 10;
 
 /// How many times as many words tile registers multiply and add as vectors do in the same time: 16 × 16 × 16 in 16
 /// cycles, against 32 in each. By Intel's manuals; nothing was timed.
-const TILES_PACE: usize = 8;
+const TILE_REGISTERS_PACE: usize = 8;
 
 /// A constant matrix `[out_features, in_features]`, packed for one instruction set and [`DType`].
 #[derive(Debug)]
@@ -263,7 +263,7 @@ impl FormatKernel for Measure {
             panel_width: panel_width::<S>(),
             panel_words: panel_words::<S, F>(self.in_features),
             tile_rows: tile_rows::<S, F>(),
-            pace: if is_tiled::<S, F>() { TILES_PACE } else { 1 },
+            pace: if by_registers::<S, F>() { TILE_REGISTERS_PACE } else { 1 },
             one_row_is_a_tile: F::ROWS_ARE_TILES,
             rows_are_tiles: rows_are_tiles::<S, F>() && rows_spread(self.in_features),
             most_block_values: F::VALUE_BY_VALUE.then_some(BLOCK_WORDS * F::PER_WORD),
@@ -276,8 +276,8 @@ impl FormatKernel for Measure {
 fn run<K: FormatKernel>(isa: SupportedIsa, dtype: DType, kernel: K) -> K::Output {
     match dtype {
         DType::F32 => isa.run(In(kernel, PhantomData::<F32>)),
-        DType::Bf16 => isa.run_bf16_tiles(In(kernel, PhantomData::<Bf16>)),
-        DType::Int8 => isa.run_int8_tiles(In(kernel, PhantomData::<Int8>)),
+        DType::Bf16 => isa.run_bf16(In(kernel, PhantomData::<Bf16>)),
+        DType::Int8 => isa.run_int8(In(kernel, PhantomData::<Int8>)),
     }
 }
 

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     device::{Group, MOST_TRACKS, RING, SharedMut, Stage},
-    simd::{Simd, TILES_SIDE, is_intel},
+    simd::{Simd, TILE_REGISTERS_SIDE, is_intel},
 };
 
 /// Bytes of the rows of all groups that are alive at once: half of a second-level cache. The rest is for panels.
@@ -53,7 +53,7 @@ const TRACK_TILES_OF_INTEL: usize = 4;
 
 /// Bytes of rows that are alive at once, in tiles of at most `tile_rows` rows.
 fn alive_bytes(tile_rows: usize) -> usize {
-    if tile_rows == TILES_SIDE { ALIVE_BYTES_OF_REGISTERS } else { ALIVE_BYTES }
+    if tile_rows == TILE_REGISTERS_SIDE { ALIVE_BYTES_OF_REGISTERS } else { ALIVE_BYTES }
 }
 
 /// The number of tracks for `tiles`: no more than there are threads.

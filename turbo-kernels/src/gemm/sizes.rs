@@ -1,7 +1,7 @@
 //! The sizes of tiles and panels, which follow from the number and the length of vector registers, and loops over them
 //! that are unrolled.
 
-use crate::simd::{Kernel, Simd, TILES_SIDE};
+use crate::simd::{Kernel, Simd, TILE_REGISTERS_SIDE};
 
 /// Values of a row that stay together: one cache line.
 pub(crate) const RUN: usize = 16;
@@ -24,7 +24,8 @@ pub(crate) const fn held_rows<S: Simd>() -> usize {
 pub(super) const MOST_HELD_ROWS: usize = 14;
 
 /// Rows of the highest tile.
-pub(super) const MOST_ROWS: usize = if MOST_HELD_ROWS > TILES_SIDE { MOST_HELD_ROWS } else { TILES_SIDE };
+pub(super) const MOST_ROWS: usize =
+    if MOST_HELD_ROWS > TILE_REGISTERS_SIDE { MOST_HELD_ROWS } else { TILE_REGISTERS_SIDE };
 
 /// Panel width and tile rows of an instruction set.
 pub(crate) struct TileSizes;

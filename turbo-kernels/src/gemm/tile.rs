@@ -5,8 +5,8 @@ use std::{cell::Cell, marker::PhantomData, ops::Range, ptr};
 use super::{
     blocks::Block,
     format::{Format, FormatKernel},
+    registers::TileRegisters,
     sizes::{MOST_ROWS, MOST_WIDTH, RUN, panel_width},
-    tiled::TileRegisters,
     words::{multiply, tile_rows},
 };
 use crate::{

@@ -9,7 +9,7 @@ use super::{
 };
 
 /// 512-bit vectors of 16 values; without dot products, or with those of [`BF16`] or [`VNNI`], with or without
-/// [`TILES`].
+/// [`TILE_REGISTERS`].
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512<const DOTS: u8 = 0>(());
 
@@ -18,9 +18,9 @@ const BF16: u8 = 1;
 /// AVX512-VNNI.
 const VNNI: u8 = 2;
 /// AMX, together with one of the others.
-const TILES: u8 = 4;
-const BF16_TILES: u8 = BF16 | TILES;
-const VNNI_TILES: u8 = VNNI | TILES;
+const TILE_REGISTERS: u8 = 4;
+const BF16_REGISTERS: u8 = BF16 | TILE_REGISTERS;
+const VNNI_REGISTERS: u8 = VNNI | TILE_REGISTERS;
 
 impl Avx512 {
     /// The token, if the machine has the instructions.
@@ -68,26 +68,26 @@ pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
 /// # Safety
 /// As for [`run`], and the machine has AVX512-BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-pub(super) unsafe fn run_bf16<K: Kernel>(kernel: K) -> K::Output {
+pub(super) unsafe fn run_bf16_vectors<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx512::<BF16>(()))
 }
 
-/// [`run_bf16`] with tile registers.
+/// [`run_bf16_vectors`] with tile registers.
 ///
 /// # Safety
 /// As there, and [`amx::is_there`] returned true.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-pub(super) unsafe fn run_bf16_tiles<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run(Avx512::<BF16_TILES>(()))
+pub(super) unsafe fn run_bf16<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Avx512::<BF16_REGISTERS>(()))
 }
 
-/// [`run_int8`] with tile registers.
+/// [`run_int8_vectors`] with tile registers.
 ///
 /// # Safety
 /// As there, and [`amx::is_there`] returned true.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
-pub(super) unsafe fn run_int8_tiles<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run(Avx512::<VNNI_TILES>(()))
+pub(super) unsafe fn run_int8<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Avx512::<VNNI_REGISTERS>(()))
 }
 
 /// [`run`] with dot products of bytes.
@@ -95,7 +95,7 @@ pub(super) unsafe fn run_int8_tiles<K: Kernel>(kernel: K) -> K::Output {
 /// # Safety
 /// As for [`run`], and the machine has AVX512-VNNI.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
-pub(super) unsafe fn run_int8<K: Kernel>(kernel: K) -> K::Output {
+pub(super) unsafe fn run_int8_vectors<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx512::<VNNI>(()))
 }
 
@@ -109,7 +109,7 @@ unsafe fn call<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx512::<0>(()))
 }
 
-/// [`run_bf16`], never inlined.
+/// [`run_bf16_vectors`] or [`run_bf16`], never inlined.
 ///
 /// # Safety
 /// As there.
@@ -119,7 +119,7 @@ unsafe fn call_bf16<const DOTS: u8, K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx512::<DOTS>(()))
 }
 
-/// [`run_int8`], never inlined.
+/// [`run_int8_vectors`] or [`run_int8`], never inlined.
 ///
 /// # Safety
 /// As there.
@@ -151,7 +151,7 @@ fn first(len: usize) -> __mmask16 {
 impl<const DOTS: u8> Simd for Avx512<DOTS> {
     const DOT_BF16: bool = DOTS & BF16 != 0;
     const DOT_INT8: bool = DOTS & VNNI != 0;
-    const TILES: bool = DOTS & TILES != 0;
+    const HAS_TILE_REGISTERS: bool = DOTS & TILE_REGISTERS != 0;
     const LOOKUP: bool = true;
     const LANES: usize = 16;
     const REGISTERS: usize = 32;
@@ -164,8 +164,8 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
         // SAFETY: `self` exists, so the machine has the instructions.
         unsafe {
             match DOTS {
-                BF16 | BF16_TILES => call_bf16::<DOTS, K>(kernel),
-                VNNI | VNNI_TILES => call_int8::<DOTS, K>(kernel),
+                BF16 | BF16_REGISTERS => call_bf16::<DOTS, K>(kernel),
+                VNNI | VNNI_REGISTERS => call_int8::<DOTS, K>(kernel),
                 _ => call(kernel),
             }
         }
@@ -298,14 +298,14 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
 
     #[inline(always)]
     fn set_up_tiles(self, rows: usize) {
-        assert!(Self::TILES, "whoever calls this asks first whether there are any");
-        // SAFETY: only `run_bf16_tiles` and `run_int8_tiles` make such a token, and their callers know of the tiles.
+        assert!(Self::HAS_TILE_REGISTERS, "whoever calls this asks first whether there are any");
+        // SAFETY: only `run_bf16` and `run_int8` make such a token, and their callers know of the tiles.
         unsafe { amx::configure(rows) }
     }
 
     #[inline(always)]
     fn release_tiles(self) {
-        assert!(Self::TILES, "whoever calls this asks first whether there are any");
+        assert!(Self::HAS_TILE_REGISTERS, "whoever calls this asks first whether there are any");
         // SAFETY: as for `set_up_tiles`.
         unsafe { amx::release() }
     }

@@ -136,18 +136,19 @@ impl SupportedIsa {
     /// [`SupportedIsa::run`] for a kernel that multiplies bf16: with [`super::Simd::dot_bf16`] where the machine has it
     /// and is faster with it.
     #[inline]
-    pub(crate) fn run_bf16<K: Kernel>(self, kernel: K) -> K::Output {
+    pub(crate) fn run_bf16_vectors<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             Isa::Amx | Isa::Avx512 if super::avx512::has_bf16() => {
                 // SAFETY: `check` found that this machine has the vectors, and the guard their dot product.
-                unsafe { super::avx512::run_bf16(kernel) }
+                unsafe { super::avx512::run_bf16_vectors(kernel) }
             }
             _ => self.run(kernel),
         }
     }
 
-    /// Whether the machine has bf16 dot products that [`SupportedIsa::run_bf16`] avoids because they are slower.
+    /// Whether the machine has bf16 dot products that [`SupportedIsa::run_bf16_vectors`] avoids because they are
+    /// slower.
     pub(crate) fn has_slow_bf16(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return matches!(self.0, Isa::Amx | Isa::Avx512) && super::avx512::has_slow_bf16();
@@ -157,40 +158,40 @@ impl SupportedIsa {
 
     /// [`SupportedIsa::run`] for a kernel that multiplies bytes: with [`super::Simd::dot_int8`] where the machine has it.
     #[inline]
-    pub(crate) fn run_int8<K: Kernel>(self, kernel: K) -> K::Output {
+    pub(crate) fn run_int8_vectors<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             Isa::Amx | Isa::Avx512 if super::avx512::has_vnni() => {
                 // SAFETY: `check` found that this machine has the vectors, and the guard their dot product.
-                unsafe { super::avx512::run_int8(kernel) }
+                unsafe { super::avx512::run_int8_vectors(kernel) }
             }
             _ => self.run(kernel),
         }
     }
 
-    /// [`SupportedIsa::run_bf16`] for a kernel that can multiply with tiles, if there are any.
+    /// [`SupportedIsa::run_bf16_vectors`] for a kernel that can multiply by tile registers, if there are any.
     #[inline]
-    pub(crate) fn run_bf16_tiles<K: Kernel>(self, kernel: K) -> K::Output {
+    pub(crate) fn run_bf16<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => {
                 // SAFETY: `check` found that this machine has tiles and the dot products that belong to them.
-                unsafe { super::avx512::run_bf16_tiles(kernel) }
+                unsafe { super::avx512::run_bf16(kernel) }
             }
-            _ => self.run_bf16(kernel),
+            _ => self.run_bf16_vectors(kernel),
         }
     }
 
-    /// [`SupportedIsa::run_int8`] for a kernel that can multiply with tiles, if there are any.
+    /// [`SupportedIsa::run_int8_vectors`] for a kernel that can multiply by tile registers, if there are any.
     #[inline]
-    pub(crate) fn run_int8_tiles<K: Kernel>(self, kernel: K) -> K::Output {
+    pub(crate) fn run_int8<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => {
-                // SAFETY: as for `run_bf16_tiles`.
-                unsafe { super::avx512::run_int8_tiles(kernel) }
+                // SAFETY: as for `run_bf16`.
+                unsafe { super::avx512::run_int8(kernel) }
             }
-            _ => self.run_int8(kernel),
+            _ => self.run_int8_vectors(kernel),
         }
     }
 }

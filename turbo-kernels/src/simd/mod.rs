@@ -1,7 +1,7 @@
 //! Vectors of f32: each algorithm is written once over [`Simd`] and compiled once per instruction set.
 //!
 //! ```text
-//! Kernel::run<S: Simd>(self, simd: S)  ──SupportedIsa::run──▶  Avx512 (16 lanes; with tiles or without) · Avx2 (8, FMA) · Portable (8)
+//! Kernel::run<S: Simd>(self, simd: S)  ──SupportedIsa::run──▶  Avx512 (16 lanes; with tile registers or without) · Avx2 (8, FMA) · Portable (8)
 //! ```
 //!
 //! A kernel is a struct of its arguments that implements [`Kernel`]; [`SupportedIsa::run`] is the only place where an
@@ -46,7 +46,7 @@ pub(crate) const LINE_BYTES: usize = 64;
 pub(crate) const LINE_VALUES: usize = LINE_BYTES / size_of::<f32>();
 
 /// Rows, and columns, of a product that tile registers hold at once.
-pub(crate) const TILES_SIDE: usize = 32;
+pub(crate) const TILE_REGISTERS_SIDE: usize = 32;
 
 /// Work that is compiled for each instruction set; the struct holds the arguments.
 pub(crate) trait Kernel {
@@ -183,8 +183,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Whether [`Simd::dot_int8`] is an instruction.
     const DOT_INT8: bool = false;
     /// Whether there are tile registers that multiply the words of [`Simd::dot_bf16`] or [`Simd::dot_int8`], whichever
-    /// is an instruction: up to [`TILES_SIDE`] rows and columns at once, sixteen words of `k` at a time.
-    const TILES: bool = false;
+    /// is an instruction: up to [`TILE_REGISTERS_SIDE`] rows and columns at once, sixteen words of `k` at a time.
+    const HAS_TILE_REGISTERS: bool = false;
     /// `LANES` words of 32 bits: integers, pairs of bf16 or i16, or four bytes each.
     type I32: Copy;
 
@@ -262,8 +262,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         unreachable!("whoever calls this asks first whether it is an instruction")
     }
 
-    /// Sets up the tile registers of this thread for `rows` rows, 1 to [`TILES_SIDE`]. This and the other methods on
-    /// tiles are only for sets with [`Simd::TILES`].
+    /// Sets up the tile registers of this thread for `rows` rows, 1 to [`TILE_REGISTERS_SIDE`]. This and the other
+    /// methods on tiles are only for sets with [`Simd::HAS_TILE_REGISTERS`].
     #[inline(always)]
     fn set_up_tiles(self, _rows: usize) {
         unreachable!("whoever calls this asks first whether there are any")
@@ -287,8 +287,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Loads stored sums of `rows` rows, `stride` values from row to row, to continue from them.
     ///
     /// # Safety
-    /// The tiles of this thread are set up for `rows` rows, and `from` is valid for reading [`TILES_SIDE`] values of
-    /// each.
+    /// The tiles of this thread are set up for `rows` rows, and `from` is valid for reading [`TILE_REGISTERS_SIDE`]
+    /// values of each.
     #[inline(always)]
     unsafe fn load_tiles(self, _rows: usize, _from: *const f32, _stride: usize) {
         unreachable!("whoever calls this asks first whether there are any")
@@ -297,7 +297,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Stores the sums of `rows` rows, `stride` words from row to row.
     ///
     /// # Safety
-    /// The tiles of this thread are set up for `rows` rows, and `to` is valid for writing [`TILES_SIDE`] words of each.
+    /// The tiles of this thread are set up for `rows` rows, and `to` is valid for writing [`TILE_REGISTERS_SIDE`] words
+    /// of each.
     #[inline(always)]
     unsafe fn store_tiles(self, _rows: usize, _to: *mut f32, _stride: usize) {
         unreachable!("whoever calls this asks first whether there are any")
@@ -306,15 +307,16 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Stores values that nobody reads, so that [`Simd::store_tiles`] need not wait for the tile stores to wake up.
     ///
     /// # Safety
-    /// The tiles of this thread are set up, and `to` is valid for writing [`TILES_SIDE`] / 2 rows of a vector each.
+    /// The tiles of this thread are set up, and `to` is valid for writing [`TILE_REGISTERS_SIDE`] / 2 rows of a vector
+    /// each.
     #[inline(always)]
     unsafe fn keep_tile_stores_awake(self, _to: *mut f32) {
         unreachable!("whoever calls this asks first whether there are any")
     }
 
     /// Adds the products of sixteen words of each of `rows` rows, row behind row at `x`, with sixteen lines of
-    /// [`TILES_SIDE`] words at `w`. For bf16, the sums of the words' two halves are added to each other, and the result
-    /// to the sum.
+    /// [`TILE_REGISTERS_SIDE`] words at `w`. For bf16, the sums of the words' two halves are added to each other, and
+    /// the result to the sum.
     ///
     /// # Safety
     /// The tiles of this thread are set up for `rows` rows, and `x` and `w` are valid for reading all these words.

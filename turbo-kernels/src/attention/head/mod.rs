@@ -26,7 +26,7 @@
 //!
 //! On an instruction set with bf16 dot products, the operands of both products are words of two bf16: two dimensions of
 //! a query or a key; two keys, counted from the first of a stretch, of weights and values. Everything between is f32.
-//! With tile registers, both products use them ([`super::tiled`]), and what they add up at once is a link of these
+//! With tile registers, both products use them ([`super::registers`]), and what they add up at once is a link of these
 //! chains.
 
 mod block;
@@ -41,14 +41,14 @@ use super::{
     ahead::Ahead,
     arrange::{self, AreFinite, HeadRows, PackKeys, PackValues},
     disentangled::gathered_values,
-    tiled,
+    registers,
     weights::{MOST_QUERIES, Scale},
 };
 use crate::{
     Columns,
     device::SharedMut,
     gemm::{EvenTiles, RUN, TileRegisters, held_rows, tile_values},
-    simd::{LINE_VALUES, Simd, TILES_SIDE},
+    simd::{LINE_VALUES, Simd, TILE_REGISTERS_SIDE},
 };
 
 /// Lanes of the longest vectors.
@@ -84,8 +84,8 @@ struct Scratch<'a> {
     queries: &'a mut [f32],
     /// Strips, one after another, where keys are packed.
     keys: &'a mut [f32],
-    /// `[keys][whole vectors]`, where values are packed; with tile registers, as [`tiled::PackColumns`] packs them, and
-    /// behind that the sums and values for one query.
+    /// `[keys][whole vectors]`, where values are packed; with tile registers, as [`registers::PackColumns`] packs them,
+    /// and behind that the sums and values for one query.
     values: &'a mut [f32],
     /// `[keys][lanes]`.
     weights: &'a mut [f32],
@@ -132,13 +132,13 @@ pub(super) fn scratch_values(head_dim: usize) -> usize {
 /// The most keys of a product.
 #[inline(always)]
 fn keys_of_product<S: Simd>() -> usize {
-    if S::TILES { TILES_SIDE } else { held_rows::<S>() }
+    if S::HAS_TILE_REGISTERS { TILE_REGISTERS_SIDE } else { held_rows::<S>() }
 }
 
 /// Whether a block of `queries` queries has lines of two vectors.
 #[inline(always)]
 fn is_wide<S: Simd>(queries: usize) -> bool {
-    S::TILES || queries > S::LANES
+    S::HAS_TILE_REGISTERS || queries > S::LANES
 }
 
 /// Lines of a block of queries, at least a run: tile registers load words of whole runs.
@@ -281,7 +281,7 @@ impl KeyStretches {
         let keys_of_stretch =
             if matches!(mask, AttentionMask::Window { .. }) { WINDOW_STRETCH_KEYS } else { STRETCH_KEYS };
         // begins where, whatever rows attend, the same two keys share a word, and the same words a register
-        let shared = if S::TILES { tiled::REGISTER_KEYS } else { 2 };
+        let shared = if S::HAS_TILE_REGISTERS { registers::REGISTER_KEYS } else { 2 };
         KeyStretches { start: seen.start / shared * shared, end: seen.end, keys_of_stretch }
     }
 
@@ -330,8 +330,8 @@ impl<'a> QueryRows<'a> {
             let rows = self.rows_of(self.head.k, &keys);
             s.call(PackKeys { rows, key_strips: key_strips.clone(), to: scratch.keys });
         }
-        if S::TILES {
-            s.call(tiled::PackColumns { rows: values, to: scratch.values });
+        if S::HAS_TILE_REGISTERS {
+            s.call(registers::PackColumns { rows: values, to: scratch.values });
         } else if !self.head.values_are_lines::<S>() {
             s.call(PackValues { rows: values, to: scratch.values });
         }

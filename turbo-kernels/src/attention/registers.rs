@@ -17,13 +17,14 @@ use super::{arrange::HeadRows, product::join, weights::MOST_QUERIES};
 use crate::{
     gemm::{RUN, TileRegisters},
     lanes,
-    simd::{Kernel, Simd, TILES_SIDE},
+    simd::{Kernel, Simd, TILE_REGISTERS_SIDE},
 };
 
 /// Keys that a register takes at once.
 pub(super) const REGISTER_KEYS: usize = 2 * RUN;
 
-const _: () = assert!(MOST_QUERIES == TILES_SIDE, "registers hold the sums of a whole block of queries");
+const _: () =
+    assert!(MOST_QUERIES == TILE_REGISTERS_SIDE, "registers hold the sums of a whole block of queries");
 
 /// Words of the dimensions of a head, in whole runs.
 pub(super) fn query_words(head_dim: usize) -> usize {
@@ -99,8 +100,8 @@ impl Dimensions {
     pub(super) fn of(head_dim: usize) -> impl Iterator<Item = Dimensions> {
         let end = sum_lines(head_dim);
         (0..end)
-            .step_by(TILES_SIDE)
-            .map(move |first| Dimensions { first, count: TILES_SIDE.min(end - first) })
+            .step_by(TILE_REGISTERS_SIDE)
+            .map(move |first| Dimensions { first, count: TILE_REGISTERS_SIDE.min(end - first) })
     }
 }
 

@@ -18,12 +18,12 @@ use super::{
 };
 use crate::{
     lanes,
-    simd::{Kernel, Simd, TILES_SIDE},
+    simd::{Kernel, Simd, TILE_REGISTERS_SIDE},
 };
 
 /// Whether format `N` is multiplied by tile registers.
-pub(super) const fn is_tiled<S: Simd, N: Words>() -> bool {
-    S::TILES && N::PER_WORD > 1
+pub(super) const fn by_registers<S: Simd, N: Words>() -> bool {
+    S::HAS_TILE_REGISTERS && N::PER_WORD > 1
 }
 
 /// The tile registers of a thread, from the first product until this is dropped. A second one on the thread would take
@@ -45,7 +45,7 @@ impl<S: Simd> TileRegisters<S> {
         TileRegisters { s, rows: 0, stays_on_its_thread: PhantomData }
     }
 
-    /// Sets the registers up for `rows` rows, 1 to [`TILES_SIDE`], unless they are already.
+    /// Sets the registers up for `rows` rows, 1 to [`TILE_REGISTERS_SIDE`], unless they are already.
     #[inline(always)]
     pub(crate) fn set_up(&mut self, rows: usize) {
         if self.rows != rows {
@@ -58,13 +58,13 @@ impl<S: Simd> TileRegisters<S> {
 impl<S: Simd> Drop for TileRegisters<S> {
     #[inline(always)]
     fn drop(&mut self) {
-        if S::TILES && self.rows > 0 {
+        if S::HAS_TILE_REGISTERS && self.rows > 0 {
             self.s.release_tiles();
         }
     }
 }
 
-/// [`super::multiply`] where [`is_tiled`] holds, for tiles of at most [`TILES_SIDE`] packed rows.
+/// [`super::multiply`] where [`by_registers`] holds, for tiles of at most [`TILE_REGISTERS_SIDE`] packed rows.
 pub(super) struct RegisterProduct<'a, N> {
     of: &'a Operands<'a>,
     format: PhantomData<N>,
@@ -79,7 +79,7 @@ impl<'a, N: Words> RegisterProduct<'a, N> {
     #[inline(always)]
     pub(super) fn compute<S: Simd>(self, s: S, registers: &mut TileRegisters<S>) {
         debug_assert!(
-            panel_width::<S>() == TILES_SIDE && N::parts::<S>() == 1,
+            panel_width::<S>() == TILE_REGISTERS_SIDE && N::parts::<S>() == 1,
             "words as registers have them"
         );
         registers.set_up(self.of.tiles.first.rows);
@@ -92,7 +92,7 @@ const AWAKE_RUNS: usize = 4;
 
 /// Lines of panel width, aligned to cache lines.
 #[repr(align(64))]
-struct Lines<const N: usize>([[f32; TILES_SIDE]; N]);
+struct Lines<const N: usize>([[f32; TILE_REGISTERS_SIDE]; N]);
 
 impl<N: Words> Kernel for RegisterProduct<'_, N> {
     type Output = ();
@@ -116,7 +116,7 @@ impl<N: Words> RegisterProduct<'_, N> {
         let run_stride = rows * RUN;
         let runs = words.div_ceil(RUN);
         assert!(tile.len() >= runs * run_stride + N::PARAMETERS * rows);
-        let (lines, columns) = panel.split_at(words * TILES_SIDE);
+        let (lines, columns) = panel.split_at(words * TILE_REGISTERS_SIDE);
         // SAFETY: the registers are set up for `rows` rows, and the place holds them.
         unsafe {
             if resumed {
@@ -126,7 +126,7 @@ impl<N: Words> RegisterProduct<'_, N> {
             }
         }
         let mut unread = MaybeUninit::<Lines<{ RUN / 2 }>>::uninit();
-        let (whole, rest) = lines.as_chunks::<{ RUN * TILES_SIDE }>();
+        let (whole, rest) = lines.as_chunks::<{ RUN * TILE_REGISTERS_SIDE }>();
         for (run, lines) in whole.iter().enumerate() {
             ahead.ask_for_met(s);
             ahead.ask_for_lines(s, RUN);
@@ -140,10 +140,10 @@ impl<N: Words> RegisterProduct<'_, N> {
         }
         if !rest.is_empty() {
             ahead.ask_for_met(s);
-            let mut last = Lines([[0.0; TILES_SIDE]; RUN]);
-            for (line, rest) in last.0.iter_mut().zip(rest.chunks_exact(TILES_SIDE)) {
+            let mut last = Lines([[0.0; TILE_REGISTERS_SIDE]; RUN]);
+            for (line, rest) in last.0.iter_mut().zip(rest.chunks_exact(TILE_REGISTERS_SIDE)) {
                 ahead.ask(s);
-                for at in (0..TILES_SIDE).step_by(S::LANES) {
+                for at in (0..TILE_REGISTERS_SIDE).step_by(S::LANES) {
                     s.store(s.load(&rest[at..]), &mut line[at..]);
                 }
             }
@@ -153,12 +153,12 @@ impl<N: Words> RegisterProduct<'_, N> {
             };
         }
         // not zeroed: all that is read is written first
-        let mut sums = MaybeUninit::<Lines<TILES_SIDE>>::uninit();
+        let mut sums = MaybeUninit::<Lines<TILE_REGISTERS_SIDE>>::uninit();
         let kept = Kept { columns, rows: &tile[runs * run_stride..][..N::PARAMETERS * rows] };
         // SAFETY: as above; `sums` has room for the rows of the largest product, and `finish` reads only the rows of
         // this tile.
         unsafe {
-            s.store_tiles(rows, sums.as_mut_ptr().cast(), TILES_SIDE);
+            s.store_tiles(rows, sums.as_mut_ptr().cast(), TILE_REGISTERS_SIDE);
             self.finish(s, number, kept, sums.as_ptr().cast());
         }
     }
@@ -166,7 +166,7 @@ impl<N: Words> RegisterProduct<'_, N> {
     /// Turns the sums of tile `number` into products, and stores them.
     ///
     /// # Safety
-    /// `sums` is valid for reading [`TILES_SIDE`] words of each row.
+    /// `sums` is valid for reading [`TILE_REGISTERS_SIDE`] words of each row.
     #[inline(always)]
     unsafe fn finish<S: Simd>(&self, s: S, number: usize, kept: Kept<'_>, sums: *const f32) {
         let Operands { tiles, stride, bias, .. } = *self.of;
@@ -179,7 +179,7 @@ impl<N: Words> RegisterProduct<'_, N> {
             for row in 0..tiles.first.rows {
                 let of_row = kept.row::<N>(row);
                 // SAFETY: half of one of the rows.
-                let mut sum = N::resume(s, unsafe { s.load_ptr(sums.add(row * TILES_SIDE + at)) });
+                let mut sum = N::resume(s, unsafe { s.load_ptr(sums.add(row * TILE_REGISTERS_SIDE + at)) });
                 if !N::ORDERED {
                     sum = N::add(s, sum, N::start(s, of_row, columns));
                 }
