@@ -103,8 +103,8 @@ impl MemoryMetrics {
         self.tell(Memory { largest_planned, held, ..self.memory });
     }
 
-    /// Records a batch that ran. `plan` gives its planned bytes and the bytes held, or nothing where they cannot be told;
-    /// it is called once a second at most, whether it fails or not.
+    /// Records a batch that ran. `plan` gives its planned bytes and the bytes held, or nothing where they cannot be
+    /// told; it is called once a second at most, whether it fails or not.
     pub(super) fn ran<E>(
         &mut self,
         plan: impl FnOnce() -> Result<Option<(usize, HeldBytes)>, E>,

@@ -93,8 +93,8 @@ impl GuardedRunner {
         self.runner.as_ref().map_or(1, |runner| runner.depth())
     }
 
-    /// Does `work` with the runner, and catches a panic. Only the runner's state can be broken by a panic, and the runner
-    /// is rebuilt after it.
+    /// Does `work` with the runner, and catches a panic. Only the runner's state can be broken by a panic, and the
+    /// runner is rebuilt after it.
     ///
     /// # Panics
     /// If there is no runner.
