@@ -34,6 +34,8 @@ mod listener;
 mod rest;
 mod serve;
 mod stall;
+#[cfg(test)]
+mod tests;
 mod tls;
 mod underway;
 #[cfg(unix)]
