@@ -16,6 +16,33 @@ pub(super) enum Element {
     Texts(Vec<String>),
 }
 
+/// What was read by a seed that allows one kind.
+impl Element {
+    pub(super) fn id(self) -> u32 {
+        let Self::Id(id) = self else { self.is_not_allowed() };
+        id
+    }
+
+    pub(super) fn text(self) -> String {
+        let Self::Text(text) = self else { self.is_not_allowed() };
+        text
+    }
+
+    pub(super) fn ids(self) -> Vec<u32> {
+        let Self::Ids(ids) = self else { self.is_not_allowed() };
+        ids
+    }
+
+    pub(super) fn texts(self) -> Vec<String> {
+        let Self::Texts(texts) = self else { self.is_not_allowed() };
+        texts
+    }
+
+    fn is_not_allowed(&self) -> ! {
+        unreachable!("the seed lets no such element through: {self:?}")
+    }
+}
+
 /// Kinds of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -70,18 +97,18 @@ impl At {
     }
 }
 
-/// Reads all that is left of `list`, each element as one of `allowed`, and hands it to `take`.
-pub(super) fn read_rest<'de, A: SeqAccess<'de>>(
+/// All of `list`, of which the first elements are already `read`: each of the others is read `at` its index, and is
+/// what `of` says.
+pub(super) fn read_rest<'de, A: SeqAccess<'de>, T>(
     mut list: A,
+    mut read: Vec<T>,
     at: impl Fn(usize) -> At,
-    mut next: usize,
-    mut take: impl FnMut(Element),
-) -> Result<(), A::Error> {
-    while let Some(element) = list.next_element_seed(at(next))? {
-        take(element);
-        next += 1;
+    of: impl Fn(Element) -> T,
+) -> Result<Vec<T>, A::Error> {
+    while let Some(element) = list.next_element_seed(at(read.len()))? {
+        read.push(of(element));
     }
-    Ok(())
+    Ok(read)
 }
 
 impl<'de> DeserializeSeed<'de> for At {
@@ -133,23 +160,11 @@ impl<'de> Visitor<'de> for At {
 
     fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Element, A::Error> {
         if self.allows(Kind::Ids) {
-            let mut ids = Vec::new();
-            let id = |index| self.inner(index, &[Kind::Id]);
-            read_rest(list, id, 0, |element| {
-                if let Element::Id(id) = element {
-                    ids.push(id)
-                }
-            })?;
-            Ok(Element::Ids(ids))
+            let at = |index| self.inner(index, &[Kind::Id]);
+            Ok(Element::Ids(read_rest(list, Vec::new(), at, Element::id)?))
         } else if self.allows(Kind::Texts) {
-            let mut texts = Vec::new();
-            let text = |index| self.inner(index, &[Kind::Text]);
-            read_rest(list, text, 0, |element| {
-                if let Element::Text(text) = element {
-                    texts.push(text)
-                }
-            })?;
-            Ok(Element::Texts(texts))
+            let at = |index| self.inner(index, &[Kind::Text]);
+            Ok(Element::Texts(read_rest(list, Vec::new(), at, Element::text)?))
         } else {
             Err(A::Error::invalid_type(Unexpected::Seq, &self))
         }

@@ -44,24 +44,15 @@ impl<'de> Visitor<'de> for InputsVisitor {
         let first = list.next_element_seed(At::outer(0, &[Kind::Text, Kind::Ids, Kind::Id]))?;
         let Some(first) = first else { return Ok(Counted::batch(Vec::new())) };
         if let Element::Id(first) = first {
-            let mut ids = vec![first];
-            let id = |index| At::outer(index, &[Kind::Id]);
-            read_rest(list, id, 1, |element| {
-                if let Element::Id(id) = element {
-                    ids.push(id)
-                }
-            })?;
-            return Ok(Counted::single(Input::Ids(ids)));
+            let at = |index| At::outer(index, &[Kind::Id]);
+            return Ok(Counted::single(Input::Ids(read_rest(list, vec![first], at, Element::id)?)));
         }
-        let mut inputs = Vec::new();
-        let mut take = |element| match element {
-            Element::Text(text) => inputs.push(Input::Text(text)),
-            Element::Ids(ids) => inputs.push(Input::Ids(ids)),
-            Element::Id(_) | Element::Texts(_) => {}
+        let input = |element| match element {
+            Element::Text(text) => Input::Text(text),
+            element => Input::Ids(element.ids()),
         };
-        take(first);
-        read_rest(list, |index| At::outer(index, &[Kind::Text, Kind::Ids]), 1, take)?;
-        Ok(Counted::batch(inputs))
+        let at = |index| At::outer(index, &[Kind::Text, Kind::Ids]);
+        Ok(Counted::batch(read_rest(list, vec![input(first)], at, input)?))
     }
 }
 

@@ -51,14 +51,8 @@ impl<'de> Visitor<'de> for TextVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<TextList, A::Error> {
-        let mut texts = Vec::new();
-        let text = |index| At::outer(index, &[Kind::Text]);
-        read_rest(list, text, 0, |element| {
-            if let Element::Text(text) = element {
-                texts.push(text)
-            }
-        })?;
-        Ok(TextList { texts, arity: Arity::Batch })
+        let at = |index| At::outer(index, &[Kind::Text]);
+        Ok(TextList { texts: read_rest(list, Vec::new(), at, Element::text)?, arity: Arity::Batch })
     }
 }
 
@@ -72,29 +66,17 @@ impl<'de> Visitor<'de> for IdVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<IdLists, A::Error> {
-        let mut lists = Vec::new();
-        match list.next_element_seed(At::outer(0, &[Kind::Ids, Kind::Id]))? {
+        let lists = match list.next_element_seed(At::outer(0, &[Kind::Ids, Kind::Id]))? {
+            None => Vec::new(),
             Some(Element::Id(first)) => {
-                let mut ids = vec![first];
-                let id = |index| At::outer(index, &[Kind::Id]);
-                read_rest(list, id, 1, |element| {
-                    if let Element::Id(id) = element {
-                        ids.push(id)
-                    }
-                })?;
-                lists.push(ids);
+                let at = |index| At::outer(index, &[Kind::Id]);
+                vec![read_rest(list, vec![first], at, Element::id)?]
             }
-            Some(Element::Ids(first)) => {
-                lists.push(first);
-                let ids = |index| At::outer(index, &[Kind::Ids]);
-                read_rest(list, ids, 1, |element| {
-                    if let Element::Ids(ids) = element {
-                        lists.push(ids)
-                    }
-                })?;
+            Some(first) => {
+                let at = |index| At::outer(index, &[Kind::Ids]);
+                read_rest(list, vec![first.ids()], at, Element::ids)?
             }
-            Some(Element::Text(_) | Element::Texts(_)) | None => {}
-        }
+        };
         Ok(IdLists(lists))
     }
 }

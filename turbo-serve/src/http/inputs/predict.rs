@@ -46,26 +46,15 @@ impl<'de> Visitor<'de> for InputsVisitor {
         let first = list.next_element_seed(At::outer(0, &[Kind::Text, Kind::Texts]))?;
         let Some(first) = first else { return Ok(Counted::batch(Vec::new())) };
         if let Element::Text(first) = first {
-            let mut texts = vec![first];
-            let text = |index| At::outer(index, &[Kind::Text]);
-            read_rest(list, text, 1, |element| {
-                if let Element::Text(text) = element {
-                    texts.push(text)
-                }
-            })?;
+            let at = |index| At::outer(index, &[Kind::Text]);
+            let texts = read_rest(list, vec![first], at, Element::text)?;
             let count = texts.len();
             return one_or_two(texts)
                 .map(Counted::single)
                 .ok_or_else(|| A::Error::invalid_length(count, &self));
         }
-        let mut lists = Vec::new();
-        let mut take = |element| {
-            if let Element::Texts(texts) = element {
-                lists.push(texts)
-            }
-        };
-        take(first);
-        read_rest(list, |index| At::outer(index, &[Kind::Texts]), 1, take)?;
+        let at = |index| At::outer(index, &[Kind::Texts]);
+        let lists = read_rest(list, vec![first.texts()], at, Element::texts)?;
         let input = |(index, texts): (usize, Vec<String>)| {
             let count = texts.len();
             one_or_two(texts)
