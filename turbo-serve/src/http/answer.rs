@@ -16,7 +16,7 @@ use axum::{
 };
 use tokio::sync::Semaphore;
 
-use super::{error::ApiError, headers, inputs::Counted, metrics::Arity, target::Target, write::values_in};
+use super::{error::ApiError, headers, metrics::Arity, target::Target, write::values_in};
 use crate::{
     engine::{
         EngineError, InferRequest, InferResponse, Input, OutputKind, Pending, PromptName, Truncation, Usage,
@@ -29,9 +29,10 @@ use crate::{
 /// connections of this thread need not wait.
 const VALUES_WRITTEN_HERE: usize = 1 << 15;
 
-/// A request, independent of any protocol.
+/// What is asked about the inputs of a request, independent of any protocol.
 pub(super) struct Question {
-    pub(super) inputs: Counted,
+    /// Whether the inputs came as one or as a list.
+    pub(super) arity: Arity,
     pub(super) output: OutputKind,
     /// `None`: the server's default.
     pub(super) truncation: Option<Truncation>,
@@ -72,50 +73,52 @@ impl Sides {
 
 impl Question {
     /// A question with the server's and the model's defaults for everything else.
-    pub(super) fn new(inputs: Counted, output: OutputKind, received: Instant) -> Self {
+    pub(super) fn new(arity: Arity, output: OutputKind, received: Instant) -> Self {
         let (truncation, max_input_length, instruction) = (None, None, None);
         let prompt_name = PromptName::Default;
         let sides = None;
-        Self { inputs, output, truncation, max_input_length, prompt_name, instruction, sides, received }
+        Self { arity, output, truncation, max_input_length, prompt_name, instruction, sides, received }
     }
 
-    fn request(self) -> InferRequest {
-        let Self { inputs, output, truncation, max_input_length, prompt_name, instruction, .. } = self;
+    fn request(self, inputs: Vec<Input>) -> InferRequest {
+        let Self { output, truncation, max_input_length, prompt_name, instruction, .. } = self;
         InferRequest {
             truncation,
             max_input_length,
             prompt_name,
             instruction: instruction.map(Into::into),
-            ..InferRequest::new(inputs.inputs, output)
+            ..InferRequest::new(inputs, output)
         }
     }
 }
 
-/// Asks the engine, and has `write` turn its answer into JSON. Dropping the future cancels the request.
+/// Asks the engine about `inputs`, and has `write` turn its answer into JSON. Dropping the future cancels the request.
 pub(super) async fn answer(
     target: &Target,
     question: Question,
+    inputs: Vec<Input>,
     write: impl FnOnce(&InferResponse) -> Result<Vec<u8>, ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
-    let (arity, sides, received) = (question.inputs.arity, question.sides, question.received);
-    let request = question.request();
+    let (arity, sides, received) = (question.arity, question.sides, question.received);
+    let request = question.request(inputs);
     let response = told(sides, || target.engine().infer(request));
     answer_with(target, arity, received, response, write).await
 }
 
-/// Like `answer`, for any number of `inputs` instead of the question's. The engine is asked in parts of as many as it
-/// takes. The caller has begun the request ([`Target::begun`]); `no_room` applies to the first part.
+/// Like `answer`, for any number of `inputs`: the request is begun ([`Target::begun`]), and the engine asked in parts of
+/// as many inputs as it takes. `no_room` applies to the first part.
 pub(super) async fn answer_in_parts(
-    target: &Target,
+    target: Target,
     question: Question,
     inputs: impl Iterator<Item = Input> + Send,
     no_room: NoRoom,
     write: impl FnOnce(&InferResponse) -> Result<Vec<u8>, ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
-    let (arity, sides, received) = (question.inputs.arity, question.sides, question.received);
-    let request = question.request();
+    let target = target.begun()?;
+    let (arity, sides, received) = (question.arity, question.sides, question.received);
+    let request = question.request(Vec::new());
     let response = told(sides, || Box::pin(infer_in_parts(target.engine(), request, inputs, no_room)));
-    answer_with(target, arity, received, response, write).await
+    answer_with(&target, arity, received, response, write).await
 }
 
 /// Counts a request, waits for its response and has it written.

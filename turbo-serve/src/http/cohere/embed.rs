@@ -13,7 +13,7 @@ use crate::{
         answer::{Question, answer_in_parts},
         call::{Call, RequestBody},
         error::{ApiError, OpenAiError},
-        inputs::{Count, Counted, TextList, at_least_one},
+        inputs::{Count, TextList, at_least_one},
         openai::check_count,
         rerank::new_id,
         vllm::fields::refuse,
@@ -80,7 +80,7 @@ pub(in crate::http) async fn embed(
         truncation: Some(truncation),
         max_input_length,
         prompt_name,
-        ..Question::new(Counted { inputs: Vec::new(), arity }, output, received)
+        ..Question::new(arity, output, received)
     };
     let texts: Arc<[String]> = texts.into();
     let asked = Arc::clone(&texts);
@@ -89,8 +89,7 @@ pub(in crate::http) async fn embed(
         let tokens = response.usage.tokens;
         Ok(write::embeddings_by_type(&response.rows, &types, &new_id("embd"), &texts, tokens)?)
     };
-    let target = target.begun()?;
-    Ok(answer_in_parts(&target, question, inputs, NoRoom::Fails, write).await?)
+    Ok(answer_in_parts(target, question, inputs, NoRoom::Fails, write).await?)
 }
 
 /// How vectors are written: in each of the named types once, or as numbers if none is named.

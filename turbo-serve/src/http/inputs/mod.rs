@@ -46,7 +46,7 @@ impl Counted {
     }
 
     /// A list, which may be empty.
-    pub(super) fn batch(inputs: Vec<Input>) -> Self {
+    fn batch(inputs: Vec<Input>) -> Self {
         Self { inputs, arity: Arity::Batch }
     }
 }

@@ -112,14 +112,13 @@ pub(in crate::http) async fn embeddings(
         truncation,
         max_input_length,
         prompt_name: body.prompt_name.into(),
-        ..Question::new(Counted { inputs: Vec::new(), arity }, output, received)
+        ..Question::new(arity, output, received)
     };
     let model = target.engine().info().model.name.clone();
     let write = move |response: &InferResponse| {
         Ok(write::openai_list(&response.rows, encoding, &model, response.usage.tokens)?)
     };
-    let target = target.begun()?;
-    Ok(answer_in_parts(&target, question, inputs.into_iter(), NoRoom::Fails, write).await?)
+    Ok(answer_in_parts(target, question, inputs.into_iter(), NoRoom::Fails, write).await?)
 }
 
 /// Refuses base64 of anything but what is written: little-endian `f32`s.

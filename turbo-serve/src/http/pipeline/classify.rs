@@ -11,7 +11,8 @@ use crate::{
         answer::{Question, answer},
         call::{Call, RequestBody},
         error::TeiError,
-        inputs::{Count, Counted, Object, TextList, at_least_one},
+        inputs::{Count, Object, TextList, at_least_one},
+        metrics::Arity,
         tei::check_labels,
         write::check_finite,
     },
@@ -64,8 +65,8 @@ pub(in crate::http) async fn text_classification(
         Some(Function::None) => ScoreFunction::Identity,
     };
     let (labels, top_k) = (model.labels.clone(), at_least_one("top_k", top_k)?.unwrap_or(usize::MAX));
-    let inputs = Counted::batch(body.inputs.texts.into_iter().map(Input::Text).collect());
-    let question = Question::new(inputs, OutputKind::RAW, received);
+    let inputs = body.inputs.texts.into_iter().map(Input::Text).collect();
+    let question = Question::new(Arity::Batch, OutputKind::RAW, received);
     let write = move |response: &InferResponse| {
         check_finite(&response.rows)?;
         let of_row = |row: &Row| -> Result<Vec<Label<'_>>, TaskError> {
@@ -75,5 +76,5 @@ pub(in crate::http) async fn text_classification(
         let all = response.rows.iter().map(of_row).collect::<Result<Vec<_>, _>>()?;
         Ok(serde_json::to_vec(&all).expect("numbers and strings are always JSON"))
     };
-    Ok(answer(&target, question, write).await?)
+    Ok(answer(&target, question, inputs, write).await?)
 }

@@ -6,14 +6,15 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use axum::{extract::State, response::Response};
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 
-use super::order::{best_first, check, check_copies, check_count, pairs, question};
+use super::order::{best_first, check, check_copies, check_count, pairs};
 use crate::{
-    engine::{Extent, InferResponse, Pending, SpecialTokens, Texts, TokenizeRequest, Tokenized},
+    engine::{Extent, InferResponse, OutputKind, Pending, SpecialTokens, Texts, TokenizeRequest, Tokenized},
     http::{
         answer::{Question, answer_in_parts, caught},
         call::{Call, RequestBody},
         error::{ApiError, RerankError},
         inputs::{Count, Documents, at_least_one},
+        metrics::Arity,
         router::Server,
         target::Target,
         tei::score_function,
@@ -147,8 +148,8 @@ pub(in crate::http) async fn rerank(
         };
         Ok(serde_json::to_vec(&reranked).expect("numbers and strings are always JSON"))
     };
-    let question = Question { instruction, ..question(Vec::new(), received) };
-    Ok(answer_in_parts(&target, question, pairs(query, documents), no_room, write).await?)
+    let question = Question { instruction, ..Question::new(Arity::Batch, OutputKind::RAW, received) };
+    Ok(answer_in_parts(target, question, pairs(query, documents), no_room, write).await?)
 }
 
 /// Refuses to rank documents by any field but `text`.

@@ -1,15 +1,10 @@
 //! What all rerank routes ask of the model, and how its answer becomes a ranking.
 
-use std::time::Instant;
-
 use turbo_models::tasks::{classify, rank};
 
 use crate::{
-    engine::{EngineError, InferResponse, Input, OutputKind, Row, ScoreFunction},
-    http::{
-        ability::Ability, answer::Question, error::ApiError, inputs::Counted, target::Target,
-        write::check_finite,
-    },
+    engine::{EngineError, InferResponse, Input, Row, ScoreFunction},
+    http::{ability::Ability, error::ApiError, target::Target, write::check_finite},
 };
 
 /// Refuses if this model does not rank, or if there are no texts.
@@ -48,11 +43,6 @@ pub(crate) fn check_copies(field: &str, query: &str, copies: usize) -> Result<()
 /// The model's inputs: the query beside each text, copied only when the input is asked for.
 pub(super) fn pairs(query: String, texts: Vec<String>) -> impl Iterator<Item = Input> {
     texts.into_iter().map(move |text| Input::Pair(query.clone(), text))
-}
-
-/// Asks how well the text of each pair fits its query.
-pub(super) fn question(pairs: Vec<Input>, received: Instant) -> Question {
-    Question::new(Counted::batch(pairs), OutputKind::RAW, received)
 }
 
 /// The index of each text and its score, the best first.

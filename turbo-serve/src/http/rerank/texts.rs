@@ -3,13 +3,14 @@
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
-use super::order::{best_first, check, check_copies, check_count, pairs, question};
+use super::order::{best_first, check, check_copies, check_count, pairs};
 use crate::{
-    engine::InferResponse,
+    engine::{InferResponse, OutputKind},
     http::{
         answer::{Question, answer},
         call::{Call, RequestBody},
         error::TeiError,
+        metrics::Arity,
         tei::{TruncationDirection, score_function, truncation},
     },
 };
@@ -46,12 +47,13 @@ pub(super) async fn rerank(Call { target, body, received }: Call<TextsBody>) -> 
     let function = score_function(&target.engine().info().model, body.raw_scores);
     let returned = return_text.unwrap_or(false).then(|| texts.clone());
     let truncation = truncation(&target, body.truncate, body.truncation_direction);
-    let question = Question { truncation, ..question(pairs(query, texts).collect(), received) };
+    let question = Question { truncation, ..Question::new(Arity::Batch, OutputKind::RAW, received) };
+    let inputs = pairs(query, texts).collect();
     let write = move |response: &InferResponse| {
         let text = |index: usize| returned.as_ref().map(|texts| texts[index].as_str());
         let rank = |(index, score)| Rank { index, text: text(index), score };
         let ranks: Vec<Rank<'_>> = best_first(response, function)?.into_iter().map(rank).collect();
         Ok(serde_json::to_vec(&ranks).expect("numbers and strings are always JSON"))
     };
-    Ok(answer(&target, question, write).await?)
+    Ok(answer(&target, question, inputs, write).await?)
 }

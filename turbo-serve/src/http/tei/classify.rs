@@ -13,7 +13,7 @@ use crate::{
         answer::{Question, answer},
         call::{Call, RequestBody},
         error::{ApiError, TeiError},
-        inputs::{Object, PredictInputs},
+        inputs::{Counted, Object, PredictInputs},
         metrics::Arity,
         write::check_finite,
     },
@@ -79,10 +79,9 @@ pub(in crate::http) async fn predict(
     Ability::Predict.check(&target)?;
     check_labels(model, body.parameters.unwrap_or_default().0.candidate_labels)?;
     let (labels, function) = (model.labels.clone(), score_function(model, body.raw_scores));
-    let inputs = body.inputs.0;
-    let arity = inputs.arity;
+    let Counted { inputs, arity } = body.inputs.0;
     let truncation = truncation(&target, body.truncate, body.truncation_direction);
-    let question = Question { truncation, ..Question::new(inputs, OutputKind::RAW, received) };
+    let question = Question { truncation, ..Question::new(arity, OutputKind::RAW, received) };
     let write = move |response: &InferResponse| {
         check_finite(&response.rows)?;
         let all = response.rows.iter().map(|row| predictions(&row.values, &labels, function));
@@ -93,7 +92,7 @@ pub(in crate::http) async fn predict(
         };
         Ok(json.expect("numbers and strings are always JSON"))
     };
-    Ok(answer(&target, question, write).await?)
+    Ok(answer(&target, question, inputs, write).await?)
 }
 
 fn predictions<'a>(

@@ -14,6 +14,7 @@ use crate::{
         call::{Call, RequestBody},
         error::{ApiError, TeiError},
         inputs::{Count, Counted, Inputs, Object},
+        metrics::Arity,
         target::Target,
         write,
     },
@@ -81,12 +82,13 @@ pub(in crate::http) async fn embed(
         normalize: body.normalize.unwrap_or(true),
         dimensions: body.dimensions.map(|Count(count)| count),
     };
+    let Counted { inputs, arity } = body.inputs.0;
     let question = Question {
         truncation: truncation(&target, body.truncate, body.truncation_direction),
         prompt_name: body.prompt_name.into(),
-        ..Question::new(body.inputs.0, output, received)
+        ..Question::new(arity, output, received)
     };
-    Ok(answer(&target, question, |response| Ok(write::embeddings(&response.rows)?)).await?)
+    Ok(answer(&target, question, inputs, |response| Ok(write::embeddings(&response.rows)?)).await?)
 }
 
 /// `[[[f32]]]`, a row per token.
@@ -95,8 +97,8 @@ pub(in crate::http) async fn embed_all(
 ) -> Result<Response, TeiError> {
     Ability::EmbedAll.check(&target)?;
     let target = target.writing(write::BYTES_PER_VALUE);
-    let question = body.question(&target, OutputKind::Tokens, received);
-    Ok(answer(&target, question, |response| Ok(write::token_embeddings(&response.rows)?)).await?)
+    let (question, inputs) = body.question(&target, OutputKind::Tokens, received);
+    Ok(answer(&target, question, inputs, |response| Ok(write::token_embeddings(&response.rows)?)).await?)
 }
 
 /// `[[{"index", "value"}]]`, the weights that are not 0.
@@ -104,17 +106,19 @@ pub(in crate::http) async fn embed_sparse(
     Call { target, body, received }: Call<EmbedAllBody>,
 ) -> Result<Response, TeiError> {
     Ability::EmbedSparse.check(&target)?;
-    let question = body.question(&target, OutputKind::RAW, received);
-    Ok(answer(&target, question, |response| Ok(write::sparse_embeddings(&response.rows)?)).await?)
+    let (question, inputs) = body.question(&target, OutputKind::RAW, received);
+    Ok(answer(&target, question, inputs, |response| Ok(write::sparse_embeddings(&response.rows)?)).await?)
 }
 
 impl EmbedAllBody {
-    fn question(self, target: &Target, output: OutputKind, received: Instant) -> Question {
-        Question {
+    fn question(self, target: &Target, output: OutputKind, received: Instant) -> (Question, Vec<Input>) {
+        let Counted { inputs, arity } = self.inputs.0;
+        let question = Question {
             truncation: truncation(target, self.truncate, self.truncation_direction),
             prompt_name: self.prompt_name.into(),
-            ..Question::new(self.inputs.0, output, received)
-        }
+            ..Question::new(arity, output, received)
+        };
+        (question, inputs)
     }
 }
 
@@ -149,7 +153,7 @@ pub(in crate::http) async fn similarity(
         sides: Some(sides),
         truncation: truncation(&target, parameters.truncate, parameters.truncation_direction),
         prompt_name: parameters.prompt_name.into(),
-        ..Question::new(Counted::batch(inputs), output, received)
+        ..Question::new(Arity::Batch, output, received)
     };
-    Ok(answer(&target, question, |response| Ok(write::cosines(&response.rows)?)).await?)
+    Ok(answer(&target, question, inputs, |response| Ok(write::cosines(&response.rows)?)).await?)
 }

@@ -80,11 +80,8 @@ pub(in crate::http) async fn classes(
         Some(true) | None => model.score_function,
     };
     let (name, labels) = (model.name.clone(), model.labels.clone());
-    let question = Question {
-        truncation,
-        max_input_length,
-        ..Question::new(Counted { inputs: Vec::new(), arity }, OutputKind::RAW, received)
-    };
+    let question =
+        Question { truncation, max_input_length, ..Question::new(arity, OutputKind::RAW, received) };
     let id = id_of("classify", body.request_id);
     let write = move |response: &InferResponse| {
         check_finite(&response.rows)?;
@@ -92,8 +89,7 @@ pub(in crate::http) async fn classes(
         let data = rows.map(|(index, row)| class(index, &row.values, &labels, function));
         Ok(List::new(id, &name, data.collect::<Result<_, _>>()?, response.usage.tokens).json())
     };
-    let target = target.begun()?;
-    Ok(answer_in_parts(&target, question, inputs.into_iter(), NoRoom::Fails, write).await?)
+    Ok(answer_in_parts(target, question, inputs.into_iter(), NoRoom::Fails, write).await?)
 }
 
 fn class<'a>(

@@ -109,19 +109,13 @@ pub(in crate::http) async fn pooling(
         let activate = |row: &mut [f32]| activation.apply(row);
         Ok(write::pooling_list(&response.rows, format.encoding(), of_tokens, activate, head)?)
     };
-    let question = |inputs| Question {
-        truncation,
-        max_input_length,
-        ..Question::new(Counted { inputs, arity }, output, received)
-    };
+    let question = Question { truncation, max_input_length, ..Question::new(arity, output, received) };
     if task.is_of_tokens() {
         // the size of such an answer is not known before the inputs are tokenized, so they are all asked for at once
-        return Ok(answer(&target, question(inputs), write).await?);
+        return Ok(answer(&target, question, inputs, write).await?);
     }
     target.check_values(inputs.len() * row_len)?;
-    let target = target.begun()?;
-    let question = question(Vec::new());
-    Ok(answer_in_parts(&target, question, inputs.into_iter(), NoRoom::Fails, write).await?)
+    Ok(answer_in_parts(target, question, inputs.into_iter(), NoRoom::Fails, write).await?)
 }
 
 impl PoolingTask {

@@ -17,7 +17,7 @@ use crate::{
         call::{Call, RequestBody},
         check_copies,
         error::{ApiError, OpenAiError},
-        inputs::{Count, Counted, TextList, Whole},
+        inputs::{Count, TextList, Whole},
         metrics::Arity,
         rerank::{check_at_once, check_count, check_cut, cut, scores},
         router::Server,
@@ -167,7 +167,7 @@ pub(in crate::http) async fn score(
         max_input_length,
         instruction: body.instruction,
         sides,
-        ..Question::new(Counted { inputs: Vec::new(), arity }, output, received)
+        ..Question::new(arity, output, received)
     };
     let write = move |response: &InferResponse| {
         let scores = match how {
@@ -178,7 +178,7 @@ pub(in crate::http) async fn score(
         let data = scores.into_iter().enumerate().map(score).collect();
         Ok(List::new(id, &name, data, response.usage.tokens).json())
     };
-    Ok(answer_in_parts(&target, question, inputs, no_room, write).await?)
+    Ok(answer_in_parts(target, question, inputs, no_room, write).await?)
 }
 
 impl ScoreBody {
