@@ -2,6 +2,7 @@
 
 use std::{
     future::{Future, poll_fn},
+    hash::{BuildHasher, Hasher, RandomState},
     num::NonZeroUsize,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::LazyLock,
@@ -218,4 +219,9 @@ pub(super) async fn elsewhere<T: Send + 'static>(
     });
     let worked = worked.await;
     worked.map_err(|error| ApiError::backend(format!("writing the answer failed: {error}")))?
+}
+
+/// A new id for an answer of this kind. It is random: each of the standard library's random states has its own keys.
+pub(super) fn new_id(kind: &str) -> String {
+    format!("{kind}-{:016x}", RandomState::new().build_hasher().finish())
 }

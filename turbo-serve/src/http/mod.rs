@@ -61,6 +61,7 @@ mod answer;
 mod body;
 mod call;
 mod cohere;
+mod cut;
 mod dashboard;
 mod error;
 pub(crate) mod headers;

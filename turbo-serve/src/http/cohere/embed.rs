@@ -10,12 +10,11 @@ use crate::{
     engine::{InferResponse, Input, OutputKind, Truncation},
     http::{
         ability::Ability,
-        answer::{Question, answer_in_parts},
+        answer::{Question, answer_in_parts, new_id},
         call::{Call, RequestBody},
         error::{ApiError, OpenAiError},
         inputs::{Count, TextList, at_least_one},
         openai::check_count,
-        rerank::new_id,
         vllm::fields::refuse,
         write::{self, Encoding},
     },

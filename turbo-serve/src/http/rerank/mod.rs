@@ -19,9 +19,9 @@ use serde::{Deserialize, de::IgnoredAny};
 
 use super::{call, error::TeiError, router::Server};
 
-pub(super) use documents::{check_at_once, check_cut, cut, new_id, rerank as rerank_documents};
+pub(super) use documents::rerank as rerank_documents;
 pub(crate) use order::check_copies;
-pub(super) use order::{check_count, scores};
+pub(super) use order::{check_in_parts, check_query, scores};
 use texts::rerank as rerank_texts;
 
 /// The fields that tell the APIs apart.

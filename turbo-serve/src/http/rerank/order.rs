@@ -4,7 +4,8 @@ use turbo_models::tasks::{classify, rank};
 
 use crate::{
     engine::{EngineError, InferResponse, Input, Row, ScoreFunction},
-    http::{ability::Ability, error::ApiError, target::Target, write::check_finite},
+    http::{ability::Ability, error::ApiError, router::Server, target::Target, write::check_finite},
+    tasks::AT_ONCE,
 };
 
 /// Refuses if this model does not rank, or if there are no texts.
@@ -18,11 +19,51 @@ pub(super) fn check(target: &Target, field: &str, texts: usize) -> Result<(), Ap
 
 /// Refuses more texts than `limit`. Called before the query is copied for each text: a query of a megabyte and three
 /// hundred thousand empty texts fit into 2 MB.
-pub(in crate::http) fn check_count(got: usize, limit: usize) -> Result<(), ApiError> {
+pub(super) fn check_count(got: usize, limit: usize) -> Result<(), ApiError> {
     match got > limit {
         true => Err(EngineError::TooManyInputs { got, limit }.into()),
         false => Ok(()),
     }
+}
+
+/// Refuses more texts, given in `field`, than a request that is answered in parts may have; `what` is their name for the
+/// remedy.
+pub(in crate::http) fn check_in_parts(
+    server: &Server,
+    target: &Target,
+    field: &str,
+    texts: usize,
+    what: &str,
+) -> Result<(), ApiError> {
+    let at_a_time = target.engine().info().max_client_batch_size;
+    let limit = server.max_rerank_documents().max(at_a_time);
+    check_count(texts, limit).map_err(|error| {
+        error.with_remedy(&format!("send fewer {what} at a time, or raise `--max-rerank-documents`"))
+    })?;
+    check_at_once(target, field, texts, at_a_time)
+}
+
+/// Refuses more texts than go at a time for an ensemble that retrieves: it would retrieve from each part separately.
+fn check_at_once(target: &Target, field: &str, texts: usize, at_a_time: usize) -> Result<(), ApiError> {
+    if !target.retrieves() || texts <= at_a_time {
+        return Ok(());
+    }
+    let name = target.name();
+    Err(ApiError::validation(format!(
+        "there are {texts} `{field}`, expected at most {at_a_time} (`max_client_batch_size`): the ensemble \
+         `{name}` retrieves from all of them at once"
+    )))
+}
+
+/// Refuses a query, given in `field`, that is too large to be copied for each text of the parts in progress.
+pub(in crate::http) fn check_query(
+    target: &Target,
+    field: &str,
+    query: &str,
+    texts: usize,
+) -> Result<(), ApiError> {
+    let at_a_time = target.engine().info().max_client_batch_size;
+    check_copies(field, query, texts.min(AT_ONCE * at_a_time))
 }
 
 /// Most bytes that the copies of a query, one for each text, take at a time: enough for two requests of 32 texts, with

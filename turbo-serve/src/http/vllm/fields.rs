@@ -8,9 +8,9 @@ use serde::{
 use crate::{
     engine::Truncation,
     http::{
+        cut::check_cut,
         error::ApiError,
         inputs::{Counted, Inputs, Whole},
-        rerank::check_cut,
         target::Target,
         tei::{TruncationDirection, truncation},
     },

@@ -18,7 +18,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::rerank::new_id;
+use super::answer::new_id;
 
 pub(super) use classify::classes;
 pub(super) use pooling::pooling;

@@ -10,21 +10,21 @@ use super::{
     id_of,
 };
 use crate::{
-    engine::{InferResponse, Input, OutputKind, Row, ScoreFunction},
+    engine::{InferResponse, Input, ModelInfo, OutputKind, Row, ScoreFunction},
     http::{
         ability::Ability,
         answer::{Question, Sides, answer_in_parts},
         call::{Call, RequestBody},
-        check_copies,
+        cut::{check_cut, cut},
         error::{ApiError, OpenAiError},
         inputs::{Count, TextList, Whole},
         metrics::Arity,
-        rerank::{check_at_once, check_count, check_cut, cut, scores},
+        rerank::{check_in_parts, check_query, scores},
         router::Server,
         target::Target,
         write::{check_finite, cosine},
     },
-    tasks::{AT_ONCE, NoRoom},
+    tasks::NoRoom,
 };
 
 /// The request's body. The two sides of the pairs have had several names over time.
@@ -93,10 +93,8 @@ struct Score {
 pub(in crate::http) const NAMES: [(&str, &str); 4] =
     [("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2")];
 
-/// The remedy for too many pairs.
-const FEWER: &str = "send fewer pairs at a time, or raise `--max-rerank-documents`";
-
 /// How a model answers.
+#[derive(Clone, Copy)]
 enum How {
     /// It reads both texts at once, and this function turns its logit into a score.
     Pairs(ScoreFunction),
@@ -118,50 +116,26 @@ pub(in crate::http) async fn score(
         texts_cut(&target, "max_tokens_per_query", body.max_tokens_per_query)?,
         texts_cut(&target, "max_tokens_per_doc", body.max_tokens_per_doc)?,
     ];
-    let [first, second] = body.sides()?;
-    check_sides(&target, &server, &first, &second)?;
-    let arity = match (first.list.arity, second.list.arity) {
-        (Arity::Single, Arity::Single) => Arity::Single,
+    let sides = body.sides()?;
+    check_sides(&target, &server, &sides)?;
+    let arity = match sides.each_ref().map(|side| side.list.arity) {
+        [Arity::Single, Arity::Single] => Arity::Single,
         _ => Arity::Batch,
     };
     let model = &target.engine().info().model;
-    let how = match Ability::of(model) {
-        Ability::Rerank if body.activation() == Some(false) => How::Pairs(ScoreFunction::Identity),
-        // The problem type that a folder states takes precedence over the function that it names.
-        Ability::Rerank if model.score_function == ScoreFunction::Identity => {
-            How::Pairs(ScoreFunction::Identity)
-        }
-        Ability::Rerank => How::Pairs(model.pair_score_function),
-        _ => How::Vectors,
-    };
-    let name = model.name.clone();
+    let (name, how) = (model.name.clone(), How::of(model, body.activation()));
     if let How::Vectors = how {
-        let row_len = target.engine().info().model.rows.pooled.unwrap_or(0);
-        target.check_values((first.len() + second.len()) * row_len)?;
+        let texts: usize = sides.iter().map(Texts::len).sum();
+        target.check_values(texts * model.rows.pooled.unwrap_or(0))?;
     }
     let target = target.begun()?;
-    let fields = [first.field, second.field];
-    let (mut texts, mut no_room) = ([first.list.texts, second.list.texts], NoRoom::Fails);
-    for (texts, most_tokens) in texts.iter_mut().zip(most_tokens) {
-        if let Some(limit) = most_tokens {
-            (*texts, no_room) = cut(&target, std::mem::take(texts), limit, no_room).await?;
-        }
-    }
-    let [first, second] = texts;
-    if let (How::Pairs(_), [query]) = (&how, first.as_slice()) {
-        let at_a_time = target.engine().info().max_client_batch_size;
-        check_copies(fields[0], query, second.len().min(AT_ONCE * at_a_time))?;
+    let (sides, no_room) = cut_sides(&target, sides, most_tokens).await?;
+    let [first, second] = &sides;
+    if let (How::Pairs(_), [query]) = (how, first.list.texts.as_slice()) {
+        check_query(&target, first.field, query, second.len())?;
     }
     let (firsts, id) = (first.len(), id_of("score", body.request_id));
-    let (inputs, output): (Box<dyn Iterator<Item = Input> + Send>, _) = match how {
-        How::Pairs(_) => (pairs(first, second), OutputKind::RAW),
-        How::Vectors => {
-            let all = first.into_iter().chain(second).map(Input::Text);
-            (Box::new(all), OutputKind::Pooled { normalize: true, dimensions: None })
-        }
-    };
-    // Errors about pairs are numbered by pair.
-    let sides = matches!(how, How::Vectors).then_some(Sides { fields, firsts });
+    let (inputs, output, sides) = how.asks(sides);
     let question = Question {
         truncation,
         max_input_length,
@@ -170,15 +144,51 @@ pub(in crate::http) async fn score(
         ..Question::new(arity, output, received)
     };
     let write = move |response: &InferResponse| {
-        let scores = match how {
-            How::Pairs(function) => scores(response, function)?,
-            How::Vectors => cosines(&response.rows, firsts)?,
-        };
         let score = |(index, score)| Score { index, object: "score", score };
-        let data = scores.into_iter().enumerate().map(score).collect();
+        let data = how.scores(response, firsts)?.into_iter().enumerate().map(score).collect();
         Ok(List::new(id, &name, data, response.usage.tokens).json())
     };
     Ok(answer_in_parts(target, question, inputs, no_room, write).await?)
+}
+
+impl How {
+    fn of(model: &ModelInfo, activation: Option<bool>) -> Self {
+        let function = match model.score_function {
+            _ if activation == Some(false) => ScoreFunction::Identity,
+            // The problem type that a folder states takes precedence over the function that it names.
+            ScoreFunction::Identity => ScoreFunction::Identity,
+            _ => model.pair_score_function,
+        };
+        match Ability::of(model) {
+            Ability::Rerank => Self::Pairs(function),
+            _ => Self::Vectors,
+        }
+    }
+
+    /// What the model is asked: its inputs, the rows that it gives, and the sides that errors name. Errors about pairs
+    /// name none: they are numbered by pair.
+    fn asks(
+        self,
+        [first, second]: [Texts; 2],
+    ) -> (Box<dyn Iterator<Item = Input> + Send>, OutputKind, Option<Sides>) {
+        let sides = Sides { fields: [first.field, second.field], firsts: first.len() };
+        let (first, second) = (first.list.texts, second.list.texts);
+        match self {
+            Self::Pairs(_) => (pairs(first, second), OutputKind::RAW, None),
+            Self::Vectors => {
+                let all = first.into_iter().chain(second).map(Input::Text);
+                (Box::new(all), OutputKind::Pooled { normalize: true, dimensions: None }, Some(sides))
+            }
+        }
+    }
+
+    /// The scores of the pairs, of which the first side has `firsts` texts.
+    fn scores(self, response: &InferResponse, firsts: usize) -> Result<Vec<f32>, ApiError> {
+        match self {
+            Self::Pairs(function) => scores(response, function),
+            Self::Vectors => cosines(&response.rows, firsts),
+        }
+    }
 }
 
 impl ScoreBody {
@@ -226,8 +236,9 @@ fn texts_cut(target: &Target, field: &str, tokens: Option<Count>) -> Result<Opti
 }
 
 /// Refuses sides that make no pairs, or too many.
-fn check_sides(target: &Target, server: &Server, first: &Texts, second: &Texts) -> Result<(), ApiError> {
-    if let Some(Texts { field, .. }) = [first, second].into_iter().find(|side| side.len() == 0) {
+fn check_sides(target: &Target, server: &Server, sides: &[Texts; 2]) -> Result<(), ApiError> {
+    let [first, second] = sides;
+    if let Some(Texts { field, .. }) = sides.iter().find(|side| side.len() == 0) {
         return Err(ApiError::empty(format!("`{field}` cannot be empty")));
     }
     if ![1, second.len()].contains(&first.len()) {
@@ -239,10 +250,23 @@ fn check_sides(target: &Target, server: &Server, first: &Texts, second: &Texts) 
             other = second.field
         )));
     }
-    let at_a_time = target.engine().info().max_client_batch_size;
-    let limit = server.max_rerank_documents().max(at_a_time);
-    check_count(second.len(), limit).map_err(|error| error.with_remedy(FEWER))?;
-    check_at_once(target, second.field, second.len(), at_a_time)
+    check_in_parts(server, target, second.field, second.len(), "pairs")
+}
+
+/// Cuts the texts of each side that may have only so many tokens; later requests then wait for room, as [`cut`] says.
+async fn cut_sides(
+    target: &Target,
+    mut sides: [Texts; 2],
+    most_tokens: [Option<usize>; 2],
+) -> Result<([Texts; 2], NoRoom), ApiError> {
+    let mut no_room = NoRoom::Fails;
+    for (side, most_tokens) in sides.iter_mut().zip(most_tokens) {
+        if let Some(limit) = most_tokens {
+            let texts = std::mem::take(&mut side.list.texts);
+            (side.list.texts, no_room) = cut(target, texts, limit, no_room).await?;
+        }
+    }
+    Ok((sides, no_room))
 }
 
 /// A cross-encoder's inputs: the only first text beside each of the second ones, or each beside its own.
