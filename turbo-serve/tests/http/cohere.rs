@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use turbo_serve::engine::{Input, ModelInfo, OutputKind, PromptName, Prompts, Truncation};
 
 use crate::{
-    fake::{HIDDEN, Reply, Server, assert_tei, classifier, embedding, row},
+    fake::{HIDDEN, Reply, Server, assert_tei, classifier, embedding, empty, invalid, row},
     statuses::assert_openai,
 };
 
@@ -155,26 +155,22 @@ fn the_type_of_texts_chooses_their_prompt() {
 #[test]
 fn what_is_wrong_is_told_by_its_name() {
     let server = Server::with_model(with_prompts(["query"]));
-    for (body, status, error_type, said) in [
-        ("{", 400, "Validation", "body is not JSON"),
-        ("[]", 422, "Validation", "expected a JSON object"),
-        ("{}", 422, "Validation", "missing field `texts`"),
-        (r#"{"texts":[]}"#, 400, "Empty", "`texts` cannot be empty"),
-        (r#"{"texts":[7]}"#, 422, "Validation", "integer `7`, expected a text at [0]"),
+    for (body, (status, error_type, said)) in [
+        ("{", (400, "Validation", "body is not JSON")),
+        ("[]", invalid("expected a JSON object")),
+        ("{}", invalid("missing field `texts`")),
+        (r#"{"texts":[]}"#, empty("`texts` cannot be empty")),
+        (r#"{"texts":[7]}"#, invalid("integer `7`, expected a text at [0]")),
         (
             r#"{"images":["data:image/png;base64,AA=="]}"#,
-            422,
-            "Validation",
-            "`images` is not possible here: no model reads",
+            invalid("`images` is not possible here: no model reads"),
         ),
         (
             r#"{"inputs":[{"content":[{"type":"text","text":"a"}]}]}"#,
-            422,
-            "Validation",
-            "`inputs` is not possible here: no model reads images beside texts; send `texts`",
+            invalid("`inputs` is not possible here: no model reads images beside texts; send `texts`"),
         ),
-        (r#"{"texts":["overloaded"]}"#, 429, "Overloaded", "overloaded"),
-        (r#"{"texts":["nan"]}"#, 424, "Backend", "has the value NaN"),
+        (r#"{"texts":["overloaded"]}"#, (429, "Overloaded", "overloaded")),
+        (r#"{"texts":["nan"]}"#, (424, "Backend", "has the value NaN")),
     ] {
         assert_openai(body, &server.post("/v2/embed", body), status, error_type, said);
     }

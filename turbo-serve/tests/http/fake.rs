@@ -544,6 +544,33 @@ pub(crate) fn assert_tei(what: &str, reply: &Reply, status: u16, error_type: &st
     assert_eq!(body.as_object().unwrap().len(), 2, "{what}: {body}");
 }
 
+/// How a request is refused: the status, the type, and part of the sentence.
+pub(crate) type Refusal<'a> = (u16, &'a str, &'a str);
+
+/// The refusal of a body that has something wrong in it.
+pub(crate) fn invalid(said: &str) -> Refusal<'_> {
+    (422, "Validation", said)
+}
+
+/// The refusal of a body that lacks something to answer.
+pub(crate) fn empty(said: &str) -> Refusal<'_> {
+    (400, "Empty", said)
+}
+
+/// Checks that a route of text-embeddings-inference refuses each of these bodies.
+#[track_caller]
+pub(crate) fn refuses<const N: usize>(
+    server: &Running,
+    path: &str,
+    bodies: [(impl ToString, Refusal<'_>); N],
+) {
+    for (body, (status, error_type, said)) in bodies {
+        let body = body.to_string();
+        let reply = server.post(path, &body);
+        assert_tei(&format!("{path} {body:.80}"), &reply, status, error_type, said);
+    }
+}
+
 /// Waits until `condition`, or fails after a time that is far too long.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {

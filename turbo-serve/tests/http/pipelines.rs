@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use turbo_serve::engine::{DefaultPrompt, OpenOptions};
 
 use crate::{
-    fake::assert_tei,
+    fake::{assert_tei, empty, invalid, refuses},
     models::{assert_near, list, ok, serve, serve_in_parts, start},
 };
 
@@ -108,191 +108,118 @@ fn words_fill_the_gaps_of_a_text() {
     }
 }
 
+const QUESTIONS: &str = "/pipeline/question-answering";
+const TOKENS: &str = "/pipeline/token-classification";
+const MASKS: &str = "/pipeline/fill-mask";
+
+/// A question about a short context.
+fn who(parameters: Value) -> Value {
+    json!({ "inputs": { "question": "who?", "context": "the cat" }, "parameters": parameters })
+}
+
 #[test]
 fn what_is_wrong_with_a_pipelines_request() {
     let (answers, entities) = (serve("pipeline-answers-wordpiece").0, serve("pipeline-entities-wordpiece").0);
     let gaps = serve("pipeline-fill-mask-wordpiece").0;
-    let (questions, tokens, masks) =
-        ("/pipeline/question-answering", "/pipeline/token-classification", "/pipeline/fill-mask");
-    let ask = |parameters: Value| json!({ "inputs": { "question": "who?", "context": "the cat" }, "parameters": parameters });
     let long = "the cat sat on the mat ".repeat(20);
-    for (server, path, body, status, error_type, said) in [
-        (
-            &answers,
-            questions,
-            json!({ "inputs": "who?" }),
-            422,
-            "Validation",
-            "string \"who?\", expected a JSON object",
-        ),
-        (
-            &answers,
-            questions,
-            json!({ "inputs": { "context": "a" } }),
-            422,
-            "Validation",
-            "missing field `question`",
-        ),
-        (
-            &answers,
-            questions,
-            ask(json!({ "top_k": 0 })),
-            422,
-            "Validation",
-            "`top_k` is 0, expected at least 1",
-        ),
-        (
-            &answers,
-            questions,
-            ask(json!({ "top_k": 1001 })),
-            422,
-            "Validation",
-            "`top_k` is 1001, expected at most",
-        ),
-        (&answers, questions, ask(json!({ "top_k": -1 })), 422, "Validation", "integer `-1`"),
-        (
-            &answers,
-            questions,
-            ask(json!({ "max_answer_len": 513 })),
-            422,
-            "Validation",
-            "`max_answer_len` is 513",
-        ),
-        (&answers, questions, ask(json!({ "max_seq_len": 3 })), 422, "Tokenizer", "leaves"),
-        (
-            &answers,
-            questions,
-            json!({ "inputs": { "question": long, "context": "a" } }),
-            422,
-            "Tokenizer",
-            "the question leaves",
-        ),
-        (&entities, tokens, json!({ "inputs": [] }), 400, "Empty", "`inputs` cannot be empty"),
-        (
-            &entities,
-            tokens,
-            json!({ "inputs": [1] }),
-            422,
-            "Validation",
-            "integer `1`, expected a text at [0]",
-        ),
-        (
-            &entities,
-            tokens,
-            json!({ "inputs": "a", "parameters": { "aggregation_strategy": "best" } }),
-            422,
-            "Validation",
-            "unknown variant `best`",
-        ),
-        // Its end would be cut off, and the entities there would be missing.
-        (
-            &entities,
-            tokens,
-            json!({ "inputs": long, "parameters": { "stride": 8 } }),
-            422,
-            "Validation",
-            "`stride` is not possible here: send the parts",
-        ),
-        (
-            &entities,
-            tokens,
-            json!({ "inputs": long, "parameters": { "stride": 0 } }),
-            422,
-            "Validation",
-            "are possible: shorten it",
-        ),
-        (&gaps, masks, json!({ "inputs": "no gap" }), 422, "Validation", "there is no `[MASK]` in the "),
-        (
-            &gaps,
-            masks,
-            json!({ "inputs": format!("{long}[MASK]") }),
-            422,
-            "Validation",
-            "tokens that are read of it",
-        ),
-        (
-            &gaps,
-            masks,
-            json!({ "inputs": ["[MASK]"] }),
-            422,
-            "Validation",
-            "invalid type: sequence, expected a string",
-        ),
-        (
-            &gaps,
-            masks,
-            json!({ "inputs": "[MASK]", "parameters": { "top_k": 1001 } }),
-            422,
-            "Validation",
-            "1001 words (`top_k`) for each of its",
-        ),
-        (
-            &gaps,
-            masks,
-            json!({ "inputs": "[MASK]", "parameters": { "targets": [] } }),
-            400,
-            "Empty",
-            "`targets` cannot be empty",
-        ),
-        (
-            &gaps,
-            masks,
-            json!({ "inputs": "[MASK]", "parameters": { "targets": vec!["a"; 1001] } }),
-            422,
-            "Validation",
-            "there are 1001 `targets`, at most 1000",
-        ),
-        (
-            &gaps,
-            masks,
-            json!({ "inputs": "[MASK]", "parameters": { "targets": ["a", ""] } }),
-            422,
-            "Validation",
-            "`targets`[1] has no tokens",
-        ),
-        (
-            &gaps,
-            masks,
-            json!({ "inputs": "[MASK]", "parameters": { "top_k": 0 } }),
-            422,
-            "Validation",
-            "`top_k` is 0, expected at least 1",
-        ),
-    ] {
-        let reply = server.post(path, body.to_string());
-        assert_tei(&format!("{path} {body:.80}"), &reply, status, error_type, said);
-    }
+    refuses(
+        &answers,
+        QUESTIONS,
+        [
+            (json!({ "inputs": "who?" }), invalid("string \"who?\", expected a JSON object")),
+            (json!({ "inputs": { "context": "a" } }), invalid("missing field `question`")),
+            (who(json!({ "top_k": 0 })), invalid("`top_k` is 0, expected at least 1")),
+            (who(json!({ "top_k": 1001 })), invalid("`top_k` is 1001, expected at most")),
+            (who(json!({ "top_k": -1 })), invalid("integer `-1`")),
+            (who(json!({ "max_answer_len": 513 })), invalid("`max_answer_len` is 513")),
+            (who(json!({ "max_seq_len": 3 })), (422, "Tokenizer", "leaves")),
+            (
+                json!({ "inputs": { "question": long, "context": "a" } }),
+                (422, "Tokenizer", "the question leaves"),
+            ),
+        ],
+    );
+    let stride = |stride: usize| json!({ "inputs": long, "parameters": { "stride": stride } });
+    refuses(
+        &entities,
+        TOKENS,
+        [
+            (json!({ "inputs": [] }), empty("`inputs` cannot be empty")),
+            (json!({ "inputs": [1] }), invalid("integer `1`, expected a text at [0]")),
+            (
+                json!({ "inputs": "a", "parameters": { "aggregation_strategy": "best" } }),
+                invalid("unknown variant `best`"),
+            ),
+            // Its end would be cut off, and the entities there would be missing.
+            (stride(8), invalid("`stride` is not possible here: send the parts")),
+            (stride(0), invalid("are possible: shorten it")),
+        ],
+    );
+    let mask = |parameters: Value| json!({ "inputs": "[MASK]", "parameters": parameters });
+    refuses(
+        &gaps,
+        MASKS,
+        [
+            (json!({ "inputs": "no gap" }), invalid("there is no `[MASK]` in the ")),
+            (json!({ "inputs": format!("{long}[MASK]") }), invalid("tokens that are read of it")),
+            (json!({ "inputs": ["[MASK]"] }), invalid("invalid type: sequence, expected a string")),
+            (mask(json!({ "top_k": 1001 })), invalid("1001 words (`top_k`) for each of its")),
+            (mask(json!({ "targets": [] })), empty("`targets` cannot be empty")),
+            (mask(json!({ "targets": vec!["a"; 1001] })), invalid("there are 1001 `targets`, at most 1000")),
+            (mask(json!({ "targets": ["a", ""] })), invalid("`targets`[1] has no tokens")),
+            (mask(json!({ "top_k": 0 })), invalid("`top_k` is 0, expected at least 1")),
+        ],
+    );
+}
+
+#[test]
+fn questions_that_would_take_too_much_memory_are_refused() {
+    let answers = serve("pipeline-answers-wordpiece").0;
     // Windows of 64 tokens that hold a question of 24 and share 32 advance by only a few tokens each.
     let (question, context) = ("the cat ".repeat(12), "a ".repeat(450_000));
-    let body = json!({ "inputs": { "question": question, "context": context } });
-    let reply = answers.post(questions, body.to_string());
-    assert_tei("windows", &reply, 422, "Validation", "tokens, at most 4194304 tokens together");
+    let windows = json!({ "inputs": { "question": question, "context": context } });
     // A thousand answers for each of thousands of windows would be kept and compared.
     let inputs = json!({ "question": "who?", "context": "a ".repeat(200_000) });
-    let body = json!({ "inputs": inputs, "parameters": { "top_k": 1000 } });
-    let reply = answers.post(questions, body.to_string());
-    assert_tei("answers", &reply, 422, "Validation", "1000 candidate answers (`top_k`) of up to 15 tokens");
-    let none = ok(&answers.post(questions, ask(json!({ "top_k": 9 })).to_string()));
-    assert!(none.is_array(), "{none}");
-    let empty = json!({ "inputs": { "question": "who?", "context": "" } });
-    let answer = ok(&answers.post(questions, empty.to_string()));
+    let candidates = json!({ "inputs": inputs, "parameters": { "top_k": 1000 } });
+    refuses(
+        &answers,
+        QUESTIONS,
+        [
+            (windows, invalid("tokens, at most 4194304 tokens together")),
+            (candidates, invalid("1000 candidate answers (`top_k`) of up to 15 tokens")),
+        ],
+    );
+}
+
+#[test]
+fn unusual_requests_of_pipelines_are_answered() {
+    let answers = serve("pipeline-answers-wordpiece").0;
+    let few = ok(&answers.post(QUESTIONS, who(json!({ "top_k": 9 })).to_string()));
+    assert!(few.is_array(), "{few}");
+    let no_context = json!({ "inputs": { "question": "who?", "context": "" } });
+    let answer = ok(&answers.post(QUESTIONS, no_context.to_string()));
     assert_eq!(answer["answer"], "", "{answer}");
-    let targets = json!({ "inputs": "a [MASK] c", "parameters": { "targets": ["the", "cat"] } });
-    let words = ok(&gaps.post(masks, targets.to_string()));
-    assert_eq!(list(&words).len(), 2, "{words}");
+
+    let gaps = serve("pipeline-fill-mask-wordpiece").0;
+    let words = |parameters: Value| {
+        let body = json!({ "inputs": "a [MASK] c", "parameters": parameters });
+        list(&ok(&gaps.post(MASKS, body.to_string()))).to_vec()
+    };
+    assert_eq!(words(json!({ "targets": ["the", "cat"] })).len(), 2);
     // In the vocabulary's own spelling, which no text is tokenized to.
-    let targets = json!({ "inputs": "a [MASK] c", "parameters": { "targets": ["##a", "##b"] } });
-    let words = ok(&gaps.post(masks, targets.to_string()));
-    let mut ids: Vec<_> = list(&words).iter().map(|word| word["token"].as_u64().unwrap()).collect();
+    let pieces = words(json!({ "targets": ["##a", "##b"] }));
+    let mut ids: Vec<_> = pieces.iter().map(|word| word["token"].as_u64().unwrap()).collect();
     ids.sort_unstable();
-    assert_eq!(ids, [47, 48], "{words}");
+    assert_eq!(ids, [47, 48], "{pieces:?}");
+    let many: Vec<String> = ('a'..='z').chain('0'..='9').map(String::from).collect();
+    let answered = words(json!({ "targets": many, "top_k": 1000 }));
+    assert_eq!(answered.len(), 36, "more than one request may have");
+
+    let entities = serve("pipeline-entities-wordpiece").0;
     for stride in [json!(0), json!(null)] {
         let body = json!({ "inputs": "the cat", "parameters": { "stride": stride } });
-        ok(&entities.post(tokens, body.to_string()));
+        ok(&entities.post(TOKENS, body.to_string()));
     }
-    let many: Vec<String> = ('a'..='z').chain('0'..='9').map(String::from).collect();
-    let targets = json!({ "inputs": "a [MASK] c", "parameters": { "targets": many, "top_k": 1000 } });
-    assert_eq!(list(&ok(&gaps.post(masks, targets.to_string()))).len(), 36, "more than one request may have");
 }
 
 #[test]

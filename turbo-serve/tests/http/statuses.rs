@@ -15,7 +15,10 @@ use turbo_serve::{
     net::{InFlightLimits, bounded},
 };
 
-use crate::fake::{Fake, PAYLOAD_LIMIT, Reply, Running, Server, assert_tei, classifier, routes, sparse};
+use crate::fake::{
+    Fake, PAYLOAD_LIMIT, Reply, Running, Server, assert_tei, classifier, empty, invalid, refuses, routes,
+    sparse,
+};
 
 /// Checks an error of OpenAI's routes.
 #[track_caller]
@@ -157,153 +160,84 @@ fn bodies_that_are_wrong_on_the_other_routes() {
     let eight =
         format!(r#"{{"inputs":{{"source_sentence":"s","sentences":{}}}}}"#, nine.replace(r#","i""#, ""));
     let too_large = format!(r#"{{"inputs":"{}"}}"#, "a".repeat(PAYLOAD_LIMIT));
-    for (server, path, body, status, error_type, said) in [
-        (&weights, "/embed_sparse", r#"{"inputs":[]}"#, 400, "Empty", "`inputs` cannot be empty"),
-        (
-            &weights,
-            "/embed_sparse",
-            r#"{"inputs":["a",7]}"#,
-            422,
-            VALIDATION,
-            "a text or a list of token ids at [1]",
-        ),
-        (&scores, "/predict", r#"{"inputs":[]}"#, 400, "Empty", "`inputs` cannot be empty"),
-        (
-            &scores,
-            "/predict",
-            r#"{"inputs":[1,2]}"#,
-            422,
-            VALIDATION,
-            "integer `1`, expected a text or a list of texts",
-        ),
-        (
-            &scores,
-            "/predict",
-            r#"{"inputs":["a","b","c"]}"#,
-            422,
-            VALIDATION,
-            "invalid length 3, expected a text, a pair",
-        ),
-        (
-            &scores,
-            "/predict",
-            r#"{"inputs":[["a"],[]]}"#,
-            422,
-            VALIDATION,
-            "0 texts, expected one or two at [1]",
-        ),
-        (
-            &scores,
-            "/predict",
-            r#"{"inputs":"a","raw_scores":1}"#,
-            422,
-            VALIDATION,
-            "integer `1`, expected a boolean",
-        ),
-        (&ranks, "/rerank", r#"{"texts":["a"]}"#, 422, VALIDATION, "missing field `query`"),
-        (&ranks, "/rerank", r#"{"query":"q"}"#, 422, VALIDATION, "missing field `texts`"),
-        (&ranks, "/rerank", r#"{"query":"q","texts":[]}"#, 400, "Empty", "`texts` cannot be empty"),
-        (
-            &ranks,
-            "/rerank",
-            r#"{"query":"q","texts":"a"}"#,
-            422,
-            VALIDATION,
-            "string \"a\", expected a sequence",
-        ),
-        (
-            &ranks,
-            "/rerank",
-            r#"{"query":"q","texts":["a",7]}"#,
-            422,
-            VALIDATION,
-            "integer `7`, expected a string",
-        ),
-        (&ranks, "/rerank", &many, 422, VALIDATION, "batch size 9 > maximum allowed batch size 8"),
-        (
-            &vectors,
-            "/similarity",
-            r#"{"inputs":"a"}"#,
-            422,
-            VALIDATION,
-            "string \"a\", expected a JSON object",
-        ),
-        (
-            &vectors,
-            "/similarity",
-            r#"{"inputs":["a",["b"]]}"#,
-            422,
-            VALIDATION,
-            "sequence, expected a JSON object",
-        ),
-        (
-            &vectors,
-            "/similarity",
-            r#"{"inputs":{"source_sentence":"a","sentences":["b"]},"parameters":[true]}"#,
-            422,
-            VALIDATION,
-            "sequence, expected a JSON object",
-        ),
-        (
-            &vectors,
-            "/similarity",
-            r#"{"inputs":{"sentences":["a"]}}"#,
-            422,
-            VALIDATION,
-            "missing field `source_sentence`",
-        ),
-        (
-            &vectors,
-            "/similarity",
-            r#"{"inputs":{"source_sentence":"a","sentences":[]}}"#,
-            400,
-            "Empty",
-            "`inputs.sentences` cannot be empty",
-        ),
-        (
-            &vectors,
-            "/similarity",
-            r#"{"inputs":{"source_sentence":"a","sentences":["b","invalid id"]}}"#,
-            422,
-            VALIDATION,
-            "`inputs.sentences`: input 1 has token id 1000",
-        ),
-        (
-            &vectors,
-            "/similarity",
-            r#"{"inputs":{"source_sentence":"invalid id","sentences":["b"]}}"#,
-            422,
-            VALIDATION,
-            "`inputs.source_sentence`: input 0 has token id 1000",
-        ),
-        (&vectors, "/similarity", &eight, 422, VALIDATION, "batch size 9 > maximum allowed batch size 8"),
-        (&vectors, "/tokenize", r#"{"inputs":[]}"#, 400, "Empty", "`inputs` cannot be empty"),
-        (&vectors, "/tokenize", r#"{"inputs":[1]}"#, 422, VALIDATION, "integer `1`, expected a text at [0]"),
-        (
-            &vectors,
-            "/tokenize",
-            r#"{"inputs":"a","prompt_name":"x"}"#,
-            422,
-            VALIDATION,
-            "`prompt_name` is `x`",
-        ),
-        (&vectors, "/decode", r#"{"ids":[]}"#, 400, "Empty", "`ids` cannot be empty"),
-        (&vectors, "/decode", r#"{"ids":[[]]}"#, 400, "Empty", "input 0 has no tokens"),
-        (&vectors, "/decode", r#"{"ids":[[1],[]]}"#, 400, "Empty", "input 1 has no tokens"),
-        (
-            &vectors,
-            "/decode",
-            r#"{"ids":"a"}"#,
-            422,
-            VALIDATION,
-            "string \"a\", expected a list of token ids",
-        ),
-        (&vectors, "/decode", r#"{"ids":[1,-1]}"#, 422, VALIDATION, "integer `-1`, expected a token id"),
-        (&vectors, "/decode", r#"{"inputs":[1]}"#, 422, VALIDATION, "missing field `ids`"),
-    ] {
-        let reply = server.post(path, body);
-        assert_tei(&format!("{path} {body:.60}"), &reply, status, error_type, said);
-    }
+    refuses(
+        &weights,
+        "/embed_sparse",
+        [
+            (r#"{"inputs":[]}"#, empty("`inputs` cannot be empty")),
+            (r#"{"inputs":["a",7]}"#, invalid("a text or a list of token ids at [1]")),
+        ],
+    );
+    refuses(
+        &scores,
+        "/predict",
+        [
+            (r#"{"inputs":[]}"#, empty("`inputs` cannot be empty")),
+            (r#"{"inputs":[1,2]}"#, invalid("integer `1`, expected a text or a list of texts")),
+            (r#"{"inputs":["a","b","c"]}"#, invalid("invalid length 3, expected a text, a pair")),
+            (r#"{"inputs":[["a"],[]]}"#, invalid("0 texts, expected one or two at [1]")),
+            (r#"{"inputs":"a","raw_scores":1}"#, invalid("integer `1`, expected a boolean")),
+        ],
+    );
+    refuses(
+        &ranks,
+        "/rerank",
+        [
+            (r#"{"texts":["a"]}"#, invalid("missing field `query`")),
+            (r#"{"query":"q"}"#, invalid("missing field `texts`")),
+            (r#"{"query":"q","texts":[]}"#, empty("`texts` cannot be empty")),
+            (r#"{"query":"q","texts":"a"}"#, invalid("string \"a\", expected a sequence")),
+            (r#"{"query":"q","texts":["a",7]}"#, invalid("integer `7`, expected a string")),
+            (&many, invalid("batch size 9 > maximum allowed batch size 8")),
+        ],
+    );
+    refuses(
+        &vectors,
+        "/similarity",
+        [
+            (r#"{"inputs":"a"}"#, invalid("string \"a\", expected a JSON object")),
+            (r#"{"inputs":["a",["b"]]}"#, invalid("sequence, expected a JSON object")),
+            (
+                r#"{"inputs":{"source_sentence":"a","sentences":["b"]},"parameters":[true]}"#,
+                invalid("sequence, expected a JSON object"),
+            ),
+            (r#"{"inputs":{"sentences":["a"]}}"#, invalid("missing field `source_sentence`")),
+            (
+                r#"{"inputs":{"source_sentence":"a","sentences":[]}}"#,
+                empty("`inputs.sentences` cannot be empty"),
+            ),
+            (
+                r#"{"inputs":{"source_sentence":"a","sentences":["b","invalid id"]}}"#,
+                invalid("`inputs.sentences`: input 1 has token id 1000"),
+            ),
+            (
+                r#"{"inputs":{"source_sentence":"invalid id","sentences":["b"]}}"#,
+                invalid("`inputs.source_sentence`: input 0 has token id 1000"),
+            ),
+            (&eight, invalid("batch size 9 > maximum allowed batch size 8")),
+        ],
+    );
+    refuses(
+        &vectors,
+        "/tokenize",
+        [
+            (r#"{"inputs":[]}"#, empty("`inputs` cannot be empty")),
+            (r#"{"inputs":[1]}"#, invalid("integer `1`, expected a text at [0]")),
+            (r#"{"inputs":"a","prompt_name":"x"}"#, invalid("`prompt_name` is `x`")),
+        ],
+    );
+    refuses(
+        &vectors,
+        "/decode",
+        [
+            (r#"{"ids":[]}"#, empty("`ids` cannot be empty")),
+            (r#"{"ids":[[]]}"#, empty("input 0 has no tokens")),
+            (r#"{"ids":[[1],[]]}"#, empty("input 1 has no tokens")),
+            (r#"{"ids":"a"}"#, invalid("string \"a\", expected a list of token ids")),
+            (r#"{"ids":[1,-1]}"#, invalid("integer `-1`, expected a token id")),
+            (r#"{"inputs":[1]}"#, invalid("missing field `ids`")),
+        ],
+    );
     for path in [
         "/embed_sparse",
         "/similarity",
