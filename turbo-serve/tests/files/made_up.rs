@@ -14,7 +14,7 @@ use turbo_serve::files::{
     FileError, InputFormat, OutputFormat,
     pipeline::{self, Compute, Prepared, Sizes, Summary, Watch},
     read::{Cell, Rows},
-    write::{Answer, Existing, Job, Kind, Opened, Output, Target},
+    write::{Answer, Existing, Kind, MadeFrom, Opened, Output, Target},
 };
 
 /// Refuses texts with an exclamation mark, panics over one with a bomb in it, and counts the rows that are under way.
@@ -105,12 +105,12 @@ impl<'a> Run<'a> {
 
     pub(crate) fn open(&self) -> Result<Opened, FileError> {
         let file = self.output.to_str().unwrap();
-        let job = Job::from([("model".to_owned(), "sums".to_owned())]);
+        let made_from = MadeFrom::from([("model".to_owned(), "sums".to_owned())]);
         Output::open(&Target {
             file,
             format: OutputFormat::of(file, "--format")?,
             kind: Kind::Embedding { dimensions: 2 },
-            job: &job,
+            made_from: &made_from,
             existing: self.existing,
             best: None,
         })

@@ -5,7 +5,7 @@ use std::path::Path;
 use turbo_serve::files::{
     InputFormat, OutputFormat,
     read::{Cell, Row, Rows},
-    write::{Answer, Existing, Job, Kind, Opened, Output, Ranked, Target},
+    write::{Answer, Existing, Kind, MadeFrom, Opened, Output, Ranked, Target},
 };
 
 fn write(folder: &Path, kind: Kind, answers: impl IntoIterator<Item = Result<Answer, String>>) {
@@ -13,7 +13,7 @@ fn write(folder: &Path, kind: Kind, answers: impl IntoIterator<Item = Result<Ans
         file: folder.to_str().unwrap(),
         format: OutputFormat::Parquet,
         kind,
-        job: &Job::new(),
+        made_from: &MadeFrom::new(),
         existing: Existing::Keep,
         best: None,
     };
@@ -89,7 +89,7 @@ fn a_part_in_progress_is_hidden_and_begun_anew() {
             file: folder.to_str().unwrap(),
             format: OutputFormat::Parquet,
             kind: Kind::Score { with_text: false },
-            job: &Job::new(),
+            made_from: &MadeFrom::new(),
             existing,
             best: None,
         };

@@ -102,8 +102,8 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let columns = arguments.columns()?;
     let rows = arguments.files.open(&columns, None)?;
     let model = OpenModel::open(&arguments.model)?;
-    let mut description = arguments.files.job("classify", &columns, &rows)?;
-    model.describe(&arguments.model, &mut description);
+    let mut made_from = arguments.files.made_from("classify", &columns, &rows)?;
+    model.describe(&arguments.model, &mut made_from);
     let (tokenizer, truncation) = (model.tokenizer.clone(), arguments.files.truncation());
     let labels = model.checkpoint.labels().to_vec();
     match model.checkpoint.task() {
@@ -120,8 +120,8 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
                 model.checkpoint.score_function()
             };
             let top_k = arguments.top_k.map_or(labels.len(), NonZeroUsize::get);
-            description.insert("--raw-scores".into(), arguments.raw_scores.to_string());
-            description.insert("--top-k".into(), top_k.to_string());
+            made_from.insert("--raw-scores".into(), arguments.raw_scores.to_string());
+            made_from.insert("--top-k".into(), top_k.to_string());
             let mut compiled = model.compile(&arguments.model, &arguments.files.packed_cache, task)?;
             drop(model);
             let job = Classify { tokenizer, truncation, labels, function, top_k };
@@ -130,7 +130,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
                 job,
                 compute: &mut compiled,
                 kind: Kind::Labels,
-                description,
+                made_from,
                 best: None,
             })
         }
@@ -144,12 +144,12 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
             }
             let aggregation = arguments.aggregation.unwrap_or(AggregationArgument::First);
             let word = aggregation.to_possible_value().map(|value| value.get_name().to_owned());
-            description.insert("--aggregation".into(), word.unwrap_or_default());
+            made_from.insert("--aggregation".into(), word.unwrap_or_default());
             let mut compiled = model.compile(&arguments.model, &arguments.files.packed_cache, task)?;
             drop(model);
             let job = Tag { tokenizer, truncation, labels, aggregation: aggregation.into() };
             let kind = Kind::Entities;
-            arguments.files.run(Work { rows, job, compute: &mut compiled, kind, description, best: None })
+            arguments.files.run(Work { rows, job, compute: &mut compiled, kind, made_from, best: None })
         }
         other => {
             let is = purpose(other);

@@ -100,20 +100,20 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let dimensions = arguments.dimensions(compiled.pooled_len()?)?;
     let normalize = arguments.normalize.unwrap_or(model.checkpoint.normalizes());
 
-    let mut description = arguments.files.job("embed", &columns, &rows)?;
-    model.describe(&arguments.model, &mut description);
+    let mut made_from = arguments.files.made_from("embed", &columns, &rows)?;
+    model.describe(&arguments.model, &mut made_from);
     let choices = [
         ("--pooling", word(task)),
         ("--normalize", normalize.to_string()),
         ("--dimensions", dimensions.to_string()),
         ("--prompt", prompt.clone()),
     ];
-    description.extend(choices.map(|(flag, value)| (flag.to_owned(), value)));
+    made_from.extend(choices.map(|(flag, value)| (flag.to_owned(), value)));
     let truncation = arguments.files.truncation();
     let job = Embed { tokenizer: model.tokenizer.clone(), prompt, truncation, dimensions, normalize };
     drop(model);
     let kind = Kind::Embedding { dimensions };
-    arguments.files.run(Work { rows, job, compute: &mut compiled, kind, description, best: None })
+    arguments.files.run(Work { rows, job, compute: &mut compiled, kind, made_from, best: None })
 }
 
 /// The value of `--pooling` for what is computed.

@@ -27,7 +27,7 @@ use turbo_serve::files::{
     FileError, InputFormat, OutputFormat, Quotes, STANDARD,
     pipeline::{self, Ending, Sizes, Summary},
     read::{Cell, Rows},
-    write::{Existing, Job, Kind, Opened, Output, Target},
+    write::{Existing, Kind, MadeFrom, Opened, Output, Target},
 };
 
 use super::{caches::PackedCacheArguments, number::above_0, output, shutdown};
@@ -282,9 +282,9 @@ impl FileArguments {
     }
 
     /// What the answers are made from, so far as it is about files; `rows` are those of the input.
-    fn job(&self, command: &str, columns: &[String], rows: &Rows) -> Result<Job, FileError> {
+    fn made_from(&self, command: &str, columns: &[String], rows: &Rows) -> Result<MadeFrom, FileError> {
         let field = |name: &str, value: String| (name.to_owned(), value);
-        let mut job = Job::from([
+        let mut made_from = MadeFrom::from([
             field("command", command.to_owned()),
             field("input", self.input.clone()),
             field("--input-format", self.input_format()?.name().to_owned()),
@@ -293,10 +293,10 @@ impl FileArguments {
         ]);
         // Only where it counts, so that what was begun before there was a choice can go on.
         if matches!(self.input_format()?, InputFormat::Csv(Quotes::Text) | InputFormat::Tsv(Quotes::Text)) {
-            job.extend([field("--quotes", false.to_string())]);
+            made_from.extend([field("--quotes", false.to_string())]);
         }
-        job.extend(rows.file.iter().flat_map(paths::input_state));
-        Ok(job)
+        made_from.extend(rows.file.iter().flat_map(paths::input_state));
+        Ok(made_from)
     }
 
     /// Answers all rows.
@@ -305,7 +305,7 @@ impl FileArguments {
             file: &self.output,
             format: self.output_format()?,
             kind: work.kind,
-            job: &work.description,
+            made_from: &work.made_from,
             existing: self.existing(),
             best: work.best,
         };
@@ -395,7 +395,7 @@ struct Work<'a, J> {
     job: J,
     compute: &'a mut Compiled,
     kind: Kind,
-    description: Job,
+    made_from: MadeFrom,
     best: Option<usize>,
 }
 
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_of_the_input_that_was_opened() {
+    fn what_an_output_is_made_from_is_the_input_that_was_opened() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         fs::write(path("in.txt"), "a cat\n").unwrap();
@@ -461,10 +461,10 @@ mod tests {
         let (files, columns) = (files(&[&path("in.txt"), &path("out.jsonl")]), ["text".to_owned()]);
         let rows = files.open(&columns, None).unwrap();
         fs::rename(path("other.txt"), path("in.txt")).unwrap();
-        let job = files.job("embed", &columns, &rows).unwrap();
-        assert_eq!(job["size of the input"], "6 bytes");
-        assert_eq!(job["input's time of change"], "1.500000000");
-        assert_eq!((job["--input-format"].as_str(), job.get("--quotes")), ("text", None));
+        let made_from = files.made_from("embed", &columns, &rows).unwrap();
+        assert_eq!(made_from["size of the input"], "6 bytes");
+        assert_eq!(made_from["input's time of change"], "1.500000000");
+        assert_eq!((made_from["--input-format"].as_str(), made_from.get("--quotes")), ("text", None));
     }
 
     #[test]

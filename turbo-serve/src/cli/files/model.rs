@@ -12,7 +12,7 @@ use turbo_models::{
 };
 use turbo_serve::{
     engine::packed_cache,
-    files::{pipeline::Compute, write::Job},
+    files::{pipeline::Compute, write::MadeFrom},
 };
 
 use super::paths;
@@ -29,7 +29,7 @@ pub(super) struct OpenModel {
     pub(super) tokenizer: TextTokenizer,
     pub(super) local: LocalModel,
     /// What changes where its files do.
-    files: Job,
+    files: MadeFrom,
 }
 
 impl OpenModel {
@@ -39,7 +39,7 @@ impl OpenModel {
         let local = arguments.local()?;
         // Before they are read: of one that changes meanwhile the earlier state is written down, and the later one
         // refused. Of the Hub's the commit says it all.
-        let files = if local.sha.is_some() { Job::new() } else { paths::model_state(&local.folder) };
+        let files = if local.sha.is_some() { MadeFrom::new() } else { paths::model_state(&local.folder) };
         let checkpoint = Checkpoint::open(&local.folder)?;
         checkpoint.warnings().iter().for_each(|warning| output::note(&format!("warning: {warning}")));
         let Some(tokenizer) = checkpoint.tokenizer().cloned() else {
@@ -82,12 +82,12 @@ impl OpenModel {
         Ok(Compiled { encoder, threads, own_folder })
     }
 
-    /// Adds to `job` which model it is.
-    pub(super) fn describe(&self, arguments: &ModelArguments, job: &mut Job) {
-        job.insert("--model-id".into(), arguments.model_id.clone());
-        job.insert("--dtype".into(), arguments.dtype.to_string());
-        job.extend(self.local.sha.clone().map(|sha| ("commit".to_owned(), sha)));
-        job.extend(self.files.clone());
+    /// Adds to `made_from` which model it is.
+    pub(super) fn describe(&self, arguments: &ModelArguments, made_from: &mut MadeFrom) {
+        made_from.insert("--model-id".into(), arguments.model_id.clone());
+        made_from.insert("--dtype".into(), arguments.dtype.to_string());
+        made_from.extend(self.local.sha.clone().map(|sha| ("commit".to_owned(), sha)));
+        made_from.extend(self.files.clone());
     }
 
     /// The folder as messages name it.

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
-use turbo_serve::files::write::Job;
+use turbo_serve::files::write::MadeFrom;
 
 /// Refuses an output that would take the place of its own input.
 ///
@@ -58,7 +58,7 @@ pub(super) fn check_complete(input: &str, folder: Option<&Path>, output: &str) -
 }
 
 /// What changes where the content of the input does; `opened` is what the system said of it when it was opened.
-pub(super) fn input_state(opened: &Metadata) -> Job {
+pub(super) fn input_state(opened: &Metadata) -> MadeFrom {
     let size = ("size of the input".to_owned(), format!("{} bytes", opened.len()));
     let changed = changed(opened).map(|at| ("input's time of change".to_owned(), at));
     [size].into_iter().chain(changed).collect()
@@ -69,7 +69,7 @@ const MODEL_ENDS: [&str; 4] = ["jinja", "json", "safetensors", "txt"];
 
 /// What changes where a file of the model in `folder` does, or one of its modules'. Sizes and times: a digest of the
 /// weights would tell more, and has to read them all.
-pub(super) fn model_state(folder: &Path) -> Job {
+pub(super) fn model_state(folder: &Path) -> MadeFrom {
     let state = |(name, metadata): (PathBuf, Metadata)| {
         let changed = changed(&metadata).map(|at| format!(", changed {at} s after 1970"));
         let size_and_time = format!("({} bytes{})", metadata.len(), changed.unwrap_or_default());

@@ -103,16 +103,16 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
         (other, _) => bail!("{}: it is {}, expected a cross-encoder", model.shown(), purpose(other)),
     }
     let tokenizer = told(&model, arguments.instruction.as_deref())?;
-    let mut description = arguments.files.job("rerank", &columns, &rows)?;
-    model.describe(&arguments.model, &mut description);
+    let mut made_from = arguments.files.made_from("rerank", &columns, &rows)?;
+    model.describe(&arguments.model, &mut made_from);
     let choices = [
         ("--query", arguments.query.clone().unwrap_or_default()),
         ("--top-k", top_k.map_or_else(|| "all".to_owned(), |top_k| top_k.to_string())),
         ("--return-text", arguments.return_text.to_string()),
         ("--raw-scores", arguments.raw_scores.to_string()),
     ];
-    description.extend(choices.map(|(flag, value)| (flag.to_owned(), value)));
-    description.extend(arguments.instruction.clone().map(|words| ("--instruction".to_owned(), words)));
+    made_from.extend(choices.map(|(flag, value)| (flag.to_owned(), value)));
+    made_from.extend(arguments.instruction.clone().map(|words| ("--instruction".to_owned(), words)));
     let pairs = Pairs {
         tokenizer,
         truncation: arguments.files.truncation(),
@@ -131,12 +131,12 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Some(query) => {
             let job = Score { pairs, query: query.clone() };
             let kind = Kind::Score { with_text };
-            arguments.files.run(Work { rows, job, compute, kind, description, best })
+            arguments.files.run(Work { rows, job, compute, kind, made_from, best })
         }
         None => {
             let job = Rank { pairs, top_k };
             let kind = Kind::Ranking { with_text };
-            arguments.files.run(Work { rows, job, compute, kind, description, best: None })
+            arguments.files.run(Work { rows, job, compute, kind, made_from, best: None })
         }
     }
 }

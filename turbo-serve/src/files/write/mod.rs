@@ -23,7 +23,7 @@ use super::{FileError, OutputFormat, STANDARD};
 use unfinished::{Mark, Unfinished, folder_of};
 
 pub use answer::{Answer, Class, Entity, Kind, Ranked};
-pub use unfinished::Job;
+pub use unfinished::MadeFrom;
 
 /// Time between syncs to the disk.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ pub struct Target<'a> {
     /// The kind of all answers.
     pub kind: Kind,
     /// What it is made from: it can be continued only from the same.
-    pub job: &'a Job,
+    pub made_from: &'a MadeFrom,
     /// What happens to an existing file.
     pub existing: Existing,
     /// For scores: only this many of the best are written, best first, at the end.
@@ -141,16 +141,16 @@ impl Output {
         let resume = match (target.existing, &mark) {
             (Existing::Continue, None) if there => return Ok(Opened::Complete),
             (Existing::Continue, Some(mark)) if there => {
-                unfinished::check(&file, mark.job(), target.job)?;
+                unfinished::check(&file, mark.made_from(), target.made_from)?;
                 matches!(mark, Mark::Job(_))
             }
             _ => false,
         };
         let replaces = there && !resume;
-        let job = target.job.clone();
+        let made_from = target.made_from.clone();
         let sizes_before = sizes(Path::new(&file));
         // Written before the output: an output without the small file counts as complete.
-        let new_mark = if replaces { Mark::Replacing(job) } else { Mark::Job(job) };
+        let new_mark = if replaces { Mark::Replacing(made_from) } else { Mark::Job(made_from) };
         let mut unfinished = Unfinished::begin(&file, &new_mark)?;
         let begun = match begin(target, resume) {
             Ok(begun) => begun,
@@ -163,7 +163,7 @@ impl Output {
             }
         };
         if replaces {
-            unfinished.replaced(&file, target.job)?;
+            unfinished.replaced(&file, target.made_from)?;
         }
         let begun = Begun { sink: best::only(target.best, begun.sink), ..begun };
         Ok(Opened::Ready(Self::new(file, begun, Some(unfinished))))
@@ -306,8 +306,8 @@ mod tests {
         all.into_iter().filter(|(_, format)| cfg!(feature = "parquet") || *format != OutputFormat::Parquet)
     }
 
-    fn job(model: &str) -> Job {
-        Job::from([("model".to_owned(), model.to_owned())])
+    fn made_from(model: &str) -> MadeFrom {
+        MadeFrom::from([("model".to_owned(), model.to_owned())])
     }
 
     fn open(file: &Path, format: OutputFormat, model: &str, existing: Existing) -> Result<Opened, FileError> {
@@ -315,7 +315,7 @@ mod tests {
             file: file.to_str().unwrap(),
             format,
             kind: Kind::Embedding { dimensions: 2 },
-            job: &job(model),
+            made_from: &made_from(model),
             existing,
             best: None,
         })
@@ -342,7 +342,7 @@ mod tests {
         for (name, format) in formats() {
             let file = folder.path().join(name);
             with_rows(begun(&file, format, "old", Existing::Keep)).finish().unwrap();
-            let mark = Mark::Replacing(job("new"));
+            let mark = Mark::Replacing(made_from("new"));
             drop(Unfinished::begin(file.to_str().unwrap(), &mark).unwrap());
             let kept = open(&file, format, "new", Existing::Keep);
             assert!(matches!(kept, Err(FileError::Unfinished { .. })), "{name}");

@@ -18,23 +18,23 @@ use serde::{Deserialize, Serialize};
 use crate::files::FileError;
 
 /// What an output is made from, by name: the command, the model, the input, whatever changes the answers.
-pub type Job = BTreeMap<String, String>;
+pub type MadeFrom = BTreeMap<String, String>;
 
 /// The content of the small file.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Mark {
     /// What the output holds was made from this.
-    Job(Job),
+    Job(MadeFrom),
     /// The output is begun anew from this, and may hold what an earlier one left.
-    Replacing(Job),
+    Replacing(MadeFrom),
 }
 
 impl Mark {
     /// What the output is made from.
-    pub(super) fn job(&self) -> &Job {
+    pub(super) fn made_from(&self) -> &MadeFrom {
         match self {
-            Self::Job(job) | Self::Replacing(job) => job,
+            Self::Job(made_from) | Self::Replacing(made_from) => made_from,
         }
     }
 }
@@ -68,18 +68,18 @@ impl Unfinished {
         Ok(Self { path, locked: to })
     }
 
-    /// Records that the earlier content of `file` is gone from the disk: from now on it is made from `job`.
+    /// Records that the earlier content of `file` is gone from the disk: from now on it is made from `made_from`.
     ///
     /// # Errors
     /// [`FileError::Io`].
-    pub(super) fn replaced(&mut self, file: &str, job: &Job) -> Result<(), FileError> {
+    pub(super) fn replaced(&mut self, file: &str, made_from: &MadeFrom) -> Result<(), FileError> {
         // Not the file that `begin` writes: another process may hold that, about to find that this one is busy.
         let aside = self.path.with_extension("unfinished.replaced.tmp");
         let io = FileError::io(file);
         let to = File::create(&aside).map_err(&io)?;
         // Locked before the rename: the file of that name is locked all the time.
         lock(&to, file)?;
-        put(&to, &Mark::Job(job.clone()), &aside, &self.path).map_err(io)?;
+        put(&to, &Mark::Job(made_from.clone()), &aside, &self.path).map_err(io)?;
         self.locked = to;
         Ok(())
     }
@@ -136,7 +136,7 @@ pub(super) fn mark_of(file: &str) -> Result<Option<Mark>, FileError> {
 ///
 /// # Errors
 /// [`FileError::Differs`].
-pub(super) fn check(file: &str, was: &Job, is: &Job) -> Result<(), FileError> {
+pub(super) fn check(file: &str, was: &MadeFrom, is: &MadeFrom) -> Result<(), FileError> {
     let differs = |field: &&String| match (was.get(*field), is.get(*field)) {
         (Some(was), Some(is)) => !says_the_same(field, was, is),
         (was, is) => was != is,
@@ -162,8 +162,8 @@ fn says_the_same(field: &str, was: &str, is: &str) -> bool {
 }
 
 /// The value of a field as messages show it, or `none`; two flags are recorded only where they were given.
-fn shown(job: &Job, field: &str, none: &str) -> String {
-    match (job.get(field), field) {
+fn shown(made_from: &MadeFrom, field: &str, none: &str) -> String {
+    match (made_from.get(field), field) {
         (Some(value), _) if value.is_empty() || value.trim() != value => format!("{value:?}"),
         (Some(value), _) => value.clone(),
         (None, "--quotes") => "true".to_owned(),
@@ -214,7 +214,7 @@ pub(super) fn folder_of(file: &Path) -> &Path {
 mod tests {
     use super::*;
 
-    fn job(fields: &[(&str, &str)]) -> Job {
+    fn made_from(fields: &[(&str, &str)]) -> MadeFrom {
         fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
@@ -233,17 +233,17 @@ mod tests {
             (&[("--prompt", "")], &[("--prompt", "query: ")], "--prompt \"\", not \"query: \""),
             (&[("--pooling", "mean")], &[("--pooling", "max")], "--pooling mean, not max"),
         ] {
-            let error = check("f", &job(was), &job(is)).unwrap_err().to_string();
+            let error = check("f", &made_from(was), &made_from(is)).unwrap_err().to_string();
             assert_eq!(error, format!("f was begun with {said}: go on with the same, or pass --overwrite"));
         }
-        assert!(check("f", &job(&[text, words]), &job(&[words, text])).is_ok());
+        assert!(check("f", &made_from(&[text, words]), &made_from(&[words, text])).is_ok());
         for (field, was, is) in [
             ("--pooling", "Embedding { pooling: LastToken }", "last-token"),
             ("--pooling", "Embedding { pooling: Mean }", "mean"),
             ("--aggregation", "First", "first"),
         ] {
-            assert!(check("f", &job(&[(field, was)]), &job(&[(field, is)])).is_ok(), "{was}");
+            assert!(check("f", &made_from(&[(field, was)]), &made_from(&[(field, is)])).is_ok(), "{was}");
         }
-        assert!(check("f", &job(&[("--prompt", "Q")]), &job(&[("--prompt", "q")])).is_err());
+        assert!(check("f", &made_from(&[("--prompt", "Q")]), &made_from(&[("--prompt", "q")])).is_err());
     }
 }
