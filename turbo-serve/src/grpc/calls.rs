@@ -38,7 +38,7 @@ pub(super) trait Ask: Send + 'static {
     const OF_TOKENS: bool = false;
 
     /// The model that the message names; `called` is the one in the call's metadata, for messages that cannot name one.
-    fn wanted<'a>(&'a self, called: &'a Model) -> Wanted<'a> {
+    fn wanted<'a>(&'a self, called: &'a CallHead) -> Wanted<'a> {
         called.wanted()
     }
 
@@ -65,12 +65,12 @@ pub(super) struct Calls {
 
 /// What a call's metadata say: the model's name, or none for the default one, and the urgency.
 #[derive(Clone)]
-pub(super) struct Model {
+pub(super) struct CallHead {
     name: Option<String>,
     urgency: Urgency,
 }
 
-impl Model {
+impl CallHead {
     pub(super) fn of(metadata: &MetadataMap) -> Result<Self, ApiError> {
         let text = |name: &MetadataValue<_>| match name.to_str() {
             Ok(name) => Ok(name.to_owned()),
@@ -86,8 +86,8 @@ impl Model {
 
 impl Calls {
     /// Parses the metadata of a call, and counts failures.
-    pub(super) fn model(&self, metadata: &MetadataMap) -> Result<Model, Status> {
-        Model::of(metadata).map_err(|error| self.refuse(&error))
+    pub(super) fn head(&self, metadata: &MetadataMap) -> Result<CallHead, Status> {
+        CallHead::of(metadata).map_err(|error| self.refuse(&error))
     }
 
     /// Answers a unary call.
@@ -96,12 +96,12 @@ impl Calls {
         request: Request<Q>,
     ) -> Result<Response<Q::Answer>, Status> {
         let received = Instant::now();
-        let model = self.model(request.metadata())?;
+        let head = self.head(request.metadata())?;
         let arrived = request.extensions().get::<Arrived>();
         self.count(request.get_ref(), arrived)?;
         let planned = arrived.map(Arrived::planned);
         let asked = (request.into_inner(), received);
-        let (answered, served) = self.ask(&model, asked, None, planned).await?;
+        let (answered, served) = self.ask(&head, asked, None, planned).await?;
         let mut response = Response::new(answered.message);
         if Q::COUNTED.is_some() {
             *response.metadata_mut() = Answerer::of(&served).took(&answered.usage, received);
@@ -114,13 +114,13 @@ impl Calls {
     /// are counted.
     pub(super) async fn ask<Q: Ask>(
         &self,
-        model: &Model,
+        head: &CallHead,
         (message, received): (Q, Instant),
         door: Option<Door>,
         planned: Option<Planned>,
     ) -> Result<(Answered<Q::Answer>, Served), Status> {
         // A lease for each message and not for a stream: an endless stream would keep a model from being unloaded.
-        let (wanted, urgency) = (message.wanted(model), model.urgency);
+        let (wanted, urgency) = (message.wanted(head), head.urgency);
         let served = self.lease_by(wanted, urgency.deadline).await?.urgent(urgency);
         let served = match door {
             Some(door) => served.patient(door),
@@ -158,8 +158,8 @@ impl Calls {
     }
 
     /// Leases the model that a call names, waiting for it until the call's deadline at most.
-    pub(super) async fn lease_for(&self, model: &Model) -> Result<Served, Status> {
-        self.lease_by(model.wanted(), model.urgency.deadline).await
+    pub(super) async fn lease_for(&self, head: &CallHead) -> Result<Served, Status> {
+        self.lease_by(head.wanted(), head.urgency.deadline).await
     }
 
     /// Leases the model that a message names, waiting for it until the call's deadline at most.

@@ -10,7 +10,7 @@ use tonic_health::pb::{
 };
 
 use super::{
-    calls::{Calls, Model},
+    calls::{CallHead, Calls},
     proto::{open_inference, tei},
     status::status,
 };
@@ -67,11 +67,11 @@ impl Needs {
 
 impl Calls {
     /// A service's state, for the model that the call names or else for all models together.
-    fn serving(&self, needs: &Needs, model: &Model) -> ServingStatus {
-        let are_met = match (model.wanted().name, needs) {
+    fn serving(&self, needs: &Needs, head: &CallHead) -> ServingStatus {
+        let are_met = match (head.wanted().name, needs) {
             (None, Needs::Health) => self.models.health() == Some(engine::Health::Ready),
             (None, _) => needs.are_met(&self.models.ready()),
-            (Some(_), _) => self.models.find(model.wanted()).is_ok_and(|served| needs.are_met(&[served])),
+            (Some(_), _) => self.models.find(head.wanted()).is_ok_and(|served| needs.are_met(&[served])),
         };
         match are_met {
             true => ServingStatus::Serving,
@@ -95,11 +95,11 @@ impl Health for Calls {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
-        let model = model(&request)?;
+        let head = head(&request)?;
         let service = request.into_inner().service;
         let unknown = || ApiError::refused(StatusCode::NOT_FOUND, format!("no service `{service}`"));
         let needs = needs(&service).ok_or_else(|| status(&unknown()))?;
-        Ok(Response::new(response(self.serving(&needs, &model))))
+        Ok(Response::new(response(self.serving(&needs, &head))))
     }
 
     /// Sends a service's state, and again whenever it changes; ends when the server stops.
@@ -107,9 +107,9 @@ impl Health for Calls {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let model = model(&request)?;
+        let head = head(&request)?;
         let needs = needs(&request.into_inner().service);
-        let watch = Watch { calls: self.clone(), needs, model, told: None };
+        let watch = Watch { calls: self.clone(), needs, head, told: None };
         Ok(Response::new(stream::unfold(watch, Watch::next).boxed()))
     }
 }
@@ -118,7 +118,7 @@ impl Health for Calls {
 struct Watch {
     calls: Calls,
     needs: Option<Needs>,
-    model: Model,
+    head: CallHead,
     /// The state that was sent last.
     told: Option<ServingStatus>,
 }
@@ -127,7 +127,7 @@ impl Watch {
     async fn next(mut self) -> Option<(Result<HealthCheckResponse, Status>, Self)> {
         loop {
             let now = match &self.needs {
-                Some(needs) => self.calls.serving(needs, &self.model),
+                Some(needs) => self.calls.serving(needs, &self.head),
                 // Not an error, as the protocol demands: the service may be added.
                 None => ServingStatus::ServiceUnknown,
             };
@@ -144,9 +144,9 @@ impl Watch {
     }
 }
 
-/// The model that a call names. Invalid metadata do not count as a failed request, as over HTTP.
-fn model(request: &Request<HealthCheckRequest>) -> Result<Model, Status> {
-    Model::of(request.metadata()).map_err(|error| status(&error))
+/// What the metadata of a call say. Invalid ones do not count as a failed request, as over HTTP.
+fn head(request: &Request<HealthCheckRequest>) -> Result<CallHead, Status> {
+    CallHead::of(request.metadata()).map_err(|error| status(&error))
 }
 
 fn response(status: ServingStatus) -> HealthCheckResponse {

@@ -6,7 +6,7 @@ use futures_util::{StreamExt, stream};
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::{
-    calls::{Answered, Ask, Calls, Model},
+    calls::{Answered, Ask, CallHead, Calls},
     observe::Call,
     proto::open_inference::{
         DataType, InferBatchStatistics, InferParameter, InferStatistics, InferTensorContents, ModelConfig,
@@ -51,7 +51,7 @@ impl Ask for ModelInferRequest {
     type Answer = ModelInferResponse;
     const COUNTED: Option<Arity> = Some(Arity::Batch);
 
-    fn wanted<'a>(&'a self, _: &'a Model) -> Wanted<'a> {
+    fn wanted<'a>(&'a self, _: &'a CallHead) -> Wanted<'a> {
         wanted(&self.model_name, &self.model_version)
     }
 
@@ -233,7 +233,7 @@ impl GrpcInferenceService for Calls {
         &self,
         request: Request<Streaming<ModelInferRequest>>,
     ) -> Result<Response<Answers<ModelStreamInferResponse>>, Status> {
-        let model = self.model(request.metadata())?;
+        let head = self.head(request.metadata())?;
         let (calls, arrived) = (self.clone(), arrived(&request));
         let call = request.extensions().get::<Call>().cloned();
         // An error that ends the messages ends the call, after the answers to earlier messages. Reported in a message
@@ -252,7 +252,7 @@ impl GrpcInferenceService for Calls {
         };
         let messages = self.clone().coming(None, request).scan((), until_end).map(remember);
         let places = Places::new(AT_ONCE);
-        let answers = self.clone().ask_each(model, AT_ONCE, arrived, places.clone().read(messages));
+        let answers = self.clone().ask_each(head, AT_ONCE, arrived, places.clone().read(messages));
         let told = move |answer: Result<(Answered<ModelInferResponse>, Option<Held>), Status>| {
             let id = ids.try_recv().ok().flatten();
             let (error_message, infer_response, held) = match answer {

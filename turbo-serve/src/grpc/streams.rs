@@ -20,7 +20,7 @@ use tokio::{
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{Instrument, Span};
 
-use super::calls::{Answered, Ask, Calls, Model, WRITTEN};
+use super::calls::{Answered, Ask, CallHead, Calls, WRITTEN};
 use crate::{
     engine::{EngineError, OutputKind},
     http::ApiError,
@@ -128,8 +128,8 @@ impl Calls {
         &self,
         request: Request<Streaming<Q>>,
     ) -> Result<Response<Answers<Q::Answer>>, Status> {
-        let model = self.model(request.metadata())?;
-        let (served, arrived) = (self.lease_for(&model).await?, arrived(&request));
+        let head = self.head(request.metadata())?;
+        let (served, arrived) = (self.lease_for(&head).await?, arrived(&request));
         let at_once = match &arrived {
             Some(arrived) if Q::OF_TOKENS => at_once(&served).min(answers_at_once(&served, arrived)),
             _ if Q::COUNTED.is_none() => at_once(&served).min(TOKENIZED_AT_ONCE),
@@ -137,8 +137,8 @@ impl Calls {
         };
         drop(served);
         let places = Places::new(at_once);
-        let messages = places.clone().read(self.clone().messages(Some(model.clone()), request));
-        let answers = self.clone().ask_each(model, at_once, arrived, messages);
+        let messages = places.clone().read(self.clone().messages(Some(head.clone()), request));
+        let answers = self.clone().ask_each(head, at_once, arrived, messages);
         let answers = answers.map_ok(|(answered, held)| (answered.message, held));
         Ok(Response::new(places.give_out(answers.boxed())))
     }
@@ -148,7 +148,7 @@ impl Calls {
     /// client. Messages are held in `arrived` until they are answered; each answer comes with its room.
     pub(super) fn ask_each<Q: Ask>(
         self,
-        model: Model,
+        head: CallHead,
         at_once: usize,
         arrived: Option<Arrived>,
         messages: impl Stream<Item = Result<Q, Status>> + Send,
@@ -161,12 +161,12 @@ impl Calls {
             message.map(|message| ((message, Instant::now()), held))
         };
         let ask = move |come: Result<((Q, Instant), Option<Held>), Status>| {
-            let (calls, model, door) = (self.clone(), model.clone(), door.clone());
+            let (calls, head, door) = (self.clone(), head.clone(), door.clone());
             let arrived = arrived.clone();
             async move {
                 let (message, _held) = come?;
                 let planned = arrived.as_ref().map(Arrived::planned_of_message);
-                let (answered, _) = calls.ask(&model, message, Some(door), planned.clone()).await?;
+                let (answered, _) = calls.ask(&head, message, Some(door), planned.clone()).await?;
                 let waits =
                     planned.map(|planned| planned.becomes(answered.message.encoded_len())).transpose();
                 Ok((answered, waits.map_err(|error| calls.refuse(&error.into()))?))
@@ -189,23 +189,23 @@ impl Calls {
     /// becomes an error.
     pub(super) fn messages<Q: Message + 'static>(
         self,
-        model: Option<Model>,
+        head: Option<CallHead>,
         request: Request<Streaming<Q>>,
     ) -> impl Stream<Item = Result<Q, Status>> + Send {
         let (calls, arrived) = (self.clone(), arrived(&request));
         let counted = move |message: Q| calls.count(&message, arrived.as_ref()).map(|()| message);
-        self.coming(model, request).map(move |message| message.and_then(&counted))
+        self.coming(head, request).map(move |message| message.and_then(&counted))
     }
 
     /// A client's messages, until it sends no more, or until none can be read or answered any more: the last item is
-    /// then an error. Without a `model`, the messages may name any.
+    /// then an error. Without a `head`, the messages may name any model.
     pub(super) fn coming<Q: Message + 'static>(
         self,
-        model: Option<Model>,
+        head: Option<CallHead>,
         request: Request<Streaming<Q>>,
     ) -> impl Stream<Item = Result<Q, Status>> + Send {
         let messages = request.into_inner();
-        let end = Box::pin(async move { self.refuse(&self.end(model.as_ref()).await) });
+        let end = Box::pin(async move { self.refuse(&self.end(head.as_ref()).await) });
         stream::unfold(Some((messages, end)), |open| async move {
             let (mut messages, mut end) = open?;
             tokio::select! {
@@ -220,13 +220,13 @@ impl Calls {
 
     /// Waits until no message could be answered any more, and returns why. Without this, a stream whose client is
     /// silent would keep the server from stopping.
-    pub(super) async fn end(&self, model: Option<&Model>) -> ApiError {
+    pub(super) async fn end(&self, head: Option<&CallHead>) -> ApiError {
         loop {
             tokio::time::sleep(LOOK).await;
             if self.are_stopping() {
                 return EngineError::Stopping.into();
             }
-            match model.map(|model| self.models.find(model.wanted())) {
+            match head.map(|head| self.models.find(head.wanted())) {
                 None | Some(Ok(_) | Err(NotServed::NotReady { .. } | NotServed::Unavailable { .. })) => {}
                 Some(Err(error)) => return error.into(),
             }

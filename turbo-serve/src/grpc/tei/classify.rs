@@ -239,8 +239,8 @@ impl Rerank for Calls {
         request: Request<Streaming<RerankStreamRequest>>,
     ) -> Result<Response<RerankResponse>, Status> {
         let received = Instant::now();
-        let model = self.model(request.metadata())?;
-        let served = self.lease_for(&model).await?;
+        let head = self.head(request.metadata())?;
+        let served = self.lease_for(&head).await?;
         let (at_once, answerer) = (at_once(&served), Answerer::of(&served));
         let metrics = self.metrics.of(served.label());
         if served.retrieves() {
@@ -255,9 +255,9 @@ impl Rerank for Calls {
         let mut kept = Kept { arrived: arrived.clone(), ..Kept::default() };
         let (mut scores, mut sum) = (Vec::new(), Usage::default());
         {
-            let messages = self.clone().messages(Some(model.clone()), request);
+            let messages = self.clone().messages(Some(head.clone()), request);
             let texts = messages.map(|message| kept.keep(message?).map_err(|error| self.refuse(&error)));
-            let mut answers = pin!(self.clone().ask_each(model.clone(), at_once, arrived, texts));
+            let mut answers = pin!(self.clone().ask_each(head.clone(), at_once, arrived, texts));
             while let Some((Answered { message, usage }, _held)) = answers.try_next().await? {
                 scores.push(message);
                 sum.characters += usage.characters;

@@ -14,7 +14,7 @@ use crate::{
 #[async_trait]
 impl Info for Calls {
     async fn info(&self, request: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {
-        let served = self.lease_for(&self.model(request.metadata())?).await?;
+        let served = self.lease_for(&self.head(request.metadata())?).await?;
         Ok(Response::new(served.engine().info().into()))
     }
 }
