@@ -120,7 +120,7 @@ impl Config {
         }
         let reader = Reader { flags, base, server: &server, beside };
         let of_ensembles = top.sections("ensembles");
-        let all = (sections.len(), of_ensembles.len());
+        let (declared_models, declared_ensembles) = (sections.len(), of_ensembles.len());
         let models: Vec<ModelConfig> =
             sections.into_iter().filter_map(|section| reader.model(section)).collect();
         if let Some(what) = models.first().and_then(|first| first.arguments.check().err()) {
@@ -129,9 +129,9 @@ impl Config {
         let ensembles: Vec<EnsembleConfig> = of_ensembles.into_iter().filter_map(ensemble).collect();
         check_names(&top, &models, &ensembles);
         // What is wrong itself is not missing as well.
-        if models.len() == all.0 {
+        if models.len() == declared_models {
             check_members(&top, &models, &ensembles);
-            if ensembles.len() == all.1 {
+            if ensembles.len() == declared_ensembles {
                 check_default(&top, &models, &ensembles, default.as_ref());
             }
         }
