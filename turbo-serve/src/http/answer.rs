@@ -23,7 +23,7 @@ use crate::{
         EngineError, InferRequest, InferResponse, Input, OutputKind, Pending, PromptName, Truncation, Usage,
     },
     request_span,
-    tasks::{NoRoom, infer_in_parts},
+    tasks::{IfFull, infer_in_parts},
 };
 
 /// Answers with more values than this (about a millisecond of writing) are written on a blocking thread, so that other
@@ -107,18 +107,18 @@ pub(super) async fn answer(
 }
 
 /// Like `answer`, for any number of `inputs`: the request is begun ([`Target::begun`]), and the engine asked in parts of
-/// as many inputs as it takes. `no_room` applies to the first part.
+/// as many inputs as it takes. `if_full` applies to the first part.
 pub(super) async fn answer_in_parts(
     target: Target,
     question: Question,
     inputs: impl Iterator<Item = Input> + Send,
-    no_room: NoRoom,
+    if_full: IfFull,
     write: impl FnOnce(&InferResponse) -> Result<Vec<u8>, ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
     let target = target.begun()?;
     let (arity, sides, received) = (question.arity, question.sides, question.received);
     let request = question.request(Vec::new());
-    let response = told(sides, || Box::pin(infer_in_parts(target.engine(), request, inputs, no_room)));
+    let response = told(sides, || Box::pin(infer_in_parts(target.engine(), request, inputs, if_full)));
     answer_with(&target, arity, received, response, write).await
 }
 

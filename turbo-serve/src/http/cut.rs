@@ -3,7 +3,7 @@
 use super::{answer::caught, error::ApiError, target::Target};
 use crate::{
     engine::{Extent, Pending, SpecialTokens, Texts, TokenizeRequest, Tokenized},
-    tasks::{Door, NoRoom, patiently},
+    tasks::{Door, IfFull, patiently},
 };
 
 /// Refuses to cut texts to the number of tokens in `field` for an ensemble: each of its models counts tokens of its
@@ -25,31 +25,31 @@ pub(super) async fn cut(
     target: &Target,
     mut texts: Vec<String>,
     limit: usize,
-    mut no_room: NoRoom,
-) -> Result<(Vec<String>, NoRoom), ApiError> {
+    mut if_full: IfFull,
+) -> Result<(Vec<String>, IfFull), ApiError> {
     let (engine, door) = (target.engine(), Door::default());
     let deadline = engine.urgency().deadline;
     let long: Vec<usize> = (0..texts.len()).filter(|&index| may_exceed(&texts[index], limit)).collect();
     for some in long.chunks(engine.info().max_client_batch_size) {
         let whole = some.iter().map(|&index| Texts::One(texts[index].clone())).collect();
         let extent = Extent::Whole(SpecialTokens::Without);
-        let retries = no_room == NoRoom::Waits;
+        let retries = if_full == IfFull::Waits;
         let request = TokenizeRequest { retries, ..TokenizeRequest::new(whole, extent) };
         let ask = || -> Pending<'_, Vec<Tokenized>> {
             let asked = engine.tokenize(request.clone());
             Box::pin(async move { asked.await.map_err(|error| error.renumbered(|input| some[input])) })
         };
-        let tokenized = match no_room {
-            NoRoom::Fails => caught(ask).await?,
-            NoRoom::Waits => caught(|| Box::pin(patiently(engine, &door, some.len(), deadline, ask))).await?,
+        let tokenized = match if_full {
+            IfFull::Fails => caught(ask).await?,
+            IfFull::Waits => caught(|| Box::pin(patiently(engine, &door, some.len(), deadline, ask))).await?,
         };
-        no_room = NoRoom::Waits;
+        if_full = IfFull::Waits;
         for (&index, tokenized) in some.iter().zip(&tokenized) {
             let end = end_of(tokenized, limit, &texts[index]);
             texts[index].truncate(end);
         }
     }
-    Ok((texts, no_room))
+    Ok((texts, if_full))
 }
 
 /// Whether a text may have more tokens than `limit`: most texts can be ruled out without tokenizing them. In ASCII, a

@@ -19,7 +19,7 @@ mod questions;
 pub use entities::{EntityRequest, FoundEntity, entities};
 pub use gaps::{Filled, GapRequest, MOST_FILLED, MOST_TARGETS, fill_gaps};
 pub(crate) use parts::AT_ONCE;
-pub use parts::{NoRoom, infer_in_parts};
+pub use parts::{IfFull, infer_in_parts};
 pub(crate) use patience::{Door, patiently};
 pub use questions::{FoundAnswer, QuestionRequest, answer_question};
 

@@ -13,7 +13,7 @@ pub(crate) const AT_ONCE: usize = 2;
 
 /// What happens to a request when all slots are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoRoom {
+pub enum IfFull {
     /// It fails.
     Fails,
     /// It waits: it is the rest of a request that was accepted, or of a stream, which is read more slowly meanwhile.
@@ -24,7 +24,7 @@ pub enum NoRoom {
 /// else in `request` applies to all of these parts. Inputs are made only when their part is requested, so that pairs do
 /// not need many copies of a long query at a time.
 ///
-/// `no_room` applies to the first part. The others wait for room, until the deadline of `request` or of the engine.
+/// `if_full` applies to the first part. The others wait for room, until the deadline of `request` or of the engine.
 ///
 /// # Errors
 /// Those of the engine; input numbers count through all parts.
@@ -32,7 +32,7 @@ pub async fn infer_in_parts(
     engine: &dyn Infer,
     request: InferRequest,
     inputs: impl Iterator<Item = Input> + Send,
-    no_room: NoRoom,
+    if_full: IfFull,
 ) -> Result<InferResponse, EngineError> {
     let (started, most) = (Instant::now(), engine.info().max_client_batch_size);
     let mut inputs = inputs;
@@ -44,8 +44,8 @@ pub async fn infer_in_parts(
     let door = &Door::default();
     let answers = stream::iter(parts.enumerate())
         .map(|(nth, part)| async move {
-            let answer = match no_room {
-                NoRoom::Fails if nth == 0 => engine.infer(part).await,
+            let answer = match if_full {
+                IfFull::Fails if nth == 0 => engine.infer(part).await,
                 _ => {
                     let part = InferRequest { retries: true, ..part };
                     patiently(engine, door, part.inputs.len(), deadline, || engine.infer(part.clone())).await
@@ -173,17 +173,17 @@ mod tests {
     }
 
     fn ask(engine: &Twos, texts: &[&str]) -> Result<InferResponse, EngineError> {
-        ask_or(NoRoom::Fails, engine, texts)
+        ask_or(IfFull::Fails, engine, texts)
     }
 
-    fn ask_or(no_room: NoRoom, engine: &Twos, texts: &[&str]) -> Result<InferResponse, EngineError> {
+    fn ask_or(if_full: IfFull, engine: &Twos, texts: &[&str]) -> Result<InferResponse, EngineError> {
         let request = InferRequest {
             prompt_name: PromptName::Named("query".to_owned()),
             ..InferRequest::new(Vec::new(), OutputKind::RAW)
         };
         let inputs = texts.iter().map(|&text| Input::Text(text.to_owned()));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(infer_in_parts(engine, request, inputs, no_room))
+        runtime.block_on(infer_in_parts(engine, request, inputs, if_full))
     }
 
     #[test]
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(*engine.seen.lock().unwrap(), [2, 1, 1, 1], "the second part was refused twice");
         assert_eq!(engine.patient.load(SeqCst), 3, "and the first would not have come again");
         let engine = Twos::new(0..2);
-        assert_eq!(ask_or(NoRoom::Waits, &engine, &["1", "2"]).unwrap().rows.len(), 2);
+        assert_eq!(ask_or(IfFull::Waits, &engine, &["1", "2"]).unwrap().rows.len(), 2);
     }
 
     #[test]

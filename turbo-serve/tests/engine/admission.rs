@@ -13,7 +13,7 @@ use turbo_serve::{
         BatchTokens, Engine, EngineConfig, EngineError, Infer, InferRequest, Input, OutputKind, RowLens,
         StartError, Task, Truncation,
     },
-    tasks::{NoRoom, infer_in_parts},
+    tasks::{IfFull, infer_in_parts},
 };
 
 use crate::{
@@ -57,7 +57,7 @@ fn newcomers_do_not_keep_the_rest_of_a_request_out() {
     let in_parts = runtime.spawn(async move {
         let inputs = (101..=108).map(|id| Input::Ids(vec![id]));
         let request = InferRequest::new(Vec::new(), OutputKind::RAW);
-        infer_in_parts(&whole, request, inputs, NoRoom::Fails).await
+        infer_in_parts(&whole, request, inputs, IfFull::Fails).await
     });
     control.wait_for_batches(1); // the first part has all slots
     let done = Arc::new(AtomicBool::new(false));

@@ -18,7 +18,7 @@ use crate::{
         vllm::fields::refuse,
         write::{self, Encoding},
     },
-    tasks::NoRoom,
+    tasks::IfFull,
 };
 
 /// The request's body. Fields that are not named here are ignored, `priority` among them.
@@ -88,7 +88,7 @@ pub(in crate::http) async fn embed(
         let tokens = response.usage.tokens;
         Ok(write::embeddings_by_type(&response.rows, &types, &new_id("embd"), &texts, tokens)?)
     };
-    Ok(answer_in_parts(target, question, inputs, NoRoom::Fails, write).await?)
+    Ok(answer_in_parts(target, question, inputs, IfFull::Fails, write).await?)
 }
 
 /// How vectors are written: in each of the named types once, or as numbers if none is named.

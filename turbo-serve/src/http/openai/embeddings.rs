@@ -17,7 +17,7 @@ use crate::{
         },
         write::{self, Encoding},
     },
-    tasks::NoRoom,
+    tasks::IfFull,
 };
 
 /// Most inputs of a request, unless the model takes more at once. Clients send as many as OpenAI takes, without asking.
@@ -118,7 +118,7 @@ pub(in crate::http) async fn embeddings(
     let write = move |response: &InferResponse| {
         Ok(write::openai_list(&response.rows, encoding, &model, response.usage.tokens)?)
     };
-    Ok(answer_in_parts(target, question, inputs.into_iter(), NoRoom::Fails, write).await?)
+    Ok(answer_in_parts(target, question, inputs.into_iter(), IfFull::Fails, write).await?)
 }
 
 /// Refuses base64 of anything but what is written: little-endian `f32`s.

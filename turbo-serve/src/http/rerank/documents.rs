@@ -18,7 +18,7 @@ use crate::{
         tei::score_function,
         vllm::fields::{Padding, check_padding, check_template, word},
     },
-    tasks::NoRoom,
+    tasks::IfFull,
 };
 
 /// The request's body.
@@ -116,9 +116,9 @@ pub(in crate::http) async fn rerank(
     let most_tokens = at_least_one("max_tokens_per_doc", body.max_tokens_per_doc)?;
     check_cut(&target, "max_tokens_per_doc", most_tokens)?;
     let target = target.begun()?;
-    let (documents, no_room) = match most_tokens {
-        Some(limit) => cut(&target, documents, limit, NoRoom::Fails).await?,
-        None => (documents, NoRoom::Fails),
+    let (documents, if_full) = match most_tokens {
+        Some(limit) => cut(&target, documents, limit, IfFull::Fails).await?,
+        None => (documents, IfFull::Fails),
     };
     let model = &target.engine().info().model;
     let (name, function) = (model.name.clone(), score_function(model, None));
@@ -141,7 +141,7 @@ pub(in crate::http) async fn rerank(
         Ok(serde_json::to_vec(&reranked).expect("numbers and strings are always JSON"))
     };
     let question = Question { instruction, ..Question::new(Arity::Batch, OutputKind::RAW, received) };
-    Ok(answer_in_parts(target, question, pairs(query, documents), no_room, write).await?)
+    Ok(answer_in_parts(target, question, pairs(query, documents), if_full, write).await?)
 }
 
 /// Refuses to rank documents by any field but `text`.

@@ -22,7 +22,7 @@ use crate::{
         openai::check_count,
         write::{BYTES_PER_VALUE, check_finite},
     },
-    tasks::NoRoom,
+    tasks::IfFull,
 };
 
 /// The request's body.
@@ -89,7 +89,7 @@ pub(in crate::http) async fn classes(
         let data = rows.map(|(index, row)| class(index, &row.values, &labels, function));
         Ok(List::new(id, &name, data.collect::<Result<_, _>>()?, response.usage.tokens).json())
     };
-    Ok(answer_in_parts(target, question, inputs.into_iter(), NoRoom::Fails, write).await?)
+    Ok(answer_in_parts(target, question, inputs.into_iter(), IfFull::Fails, write).await?)
 }
 
 fn class<'a>(

@@ -23,7 +23,7 @@ use crate::{
         openai::{EncodingFormat, Endianness, check_bytes, check_count},
         write::{self, PoolingHead},
     },
-    tasks::NoRoom,
+    tasks::IfFull,
 };
 
 /// The request's body.
@@ -115,7 +115,7 @@ pub(in crate::http) async fn pooling(
         return Ok(answer(&target, question, inputs, write).await?);
     }
     target.check_values(inputs.len() * row_len)?;
-    Ok(answer_in_parts(target, question, inputs.into_iter(), NoRoom::Fails, write).await?)
+    Ok(answer_in_parts(target, question, inputs.into_iter(), IfFull::Fails, write).await?)
 }
 
 impl PoolingTask {

@@ -24,7 +24,7 @@ use crate::{
         target::Target,
         write::{check_finite, cosine},
     },
-    tasks::NoRoom,
+    tasks::IfFull,
 };
 
 /// The request's body. The two sides of the pairs have had several names over time.
@@ -129,7 +129,7 @@ pub(in crate::http) async fn score(
         target.check_values(texts * model.rows.pooled.unwrap_or(0))?;
     }
     let target = target.begun()?;
-    let (sides, no_room) = cut_sides(&target, sides, most_tokens).await?;
+    let (sides, if_full) = cut_sides(&target, sides, most_tokens).await?;
     let [first, second] = &sides;
     if let (How::Pairs(_), [query]) = (how, first.list.texts.as_slice()) {
         check_query(&target, first.field, query, second.len())?;
@@ -148,7 +148,7 @@ pub(in crate::http) async fn score(
         let data = how.scores(response, firsts)?.into_iter().enumerate().map(score).collect();
         Ok(List::new(id, &name, data, response.usage.tokens).json())
     };
-    Ok(answer_in_parts(target, question, inputs, no_room, write).await?)
+    Ok(answer_in_parts(target, question, inputs, if_full, write).await?)
 }
 
 impl How {
@@ -258,15 +258,15 @@ async fn cut_sides(
     target: &Target,
     mut sides: [Texts; 2],
     most_tokens: [Option<usize>; 2],
-) -> Result<([Texts; 2], NoRoom), ApiError> {
-    let mut no_room = NoRoom::Fails;
+) -> Result<([Texts; 2], IfFull), ApiError> {
+    let mut if_full = IfFull::Fails;
     for (side, most_tokens) in sides.iter_mut().zip(most_tokens) {
         if let Some(limit) = most_tokens {
             let texts = std::mem::take(&mut side.list.texts);
-            (side.list.texts, no_room) = cut(target, texts, limit, no_room).await?;
+            (side.list.texts, if_full) = cut(target, texts, limit, if_full).await?;
         }
     }
-    Ok((sides, no_room))
+    Ok((sides, if_full))
 }
 
 /// A cross-encoder's inputs: the only first text beside each of the second ones, or each beside its own.

@@ -16,7 +16,7 @@ use crate::{
         OutputKind, Pending, PromptName, Prompts, Row, TokenizeRequest, Tokenized, Truncation, Usage,
     },
     models::{Served, Wanted, WeakModels, health::worst},
-    tasks::{AT_ONCE, NoRoom},
+    tasks::{AT_ONCE, IfFull},
 };
 
 /// The logit of a text that was not retrieved: the least there is, so that its score is 0.
@@ -87,8 +87,8 @@ impl EnsembleEngine {
         let mut done = stream::iter(groups.into_iter().enumerate())
             .map(|(nth, group)| async move {
                 // A request that was accepted with its first query is not refused with a later one.
-                let no_room = if nth == 0 { NoRoom::Fails } else { NoRoom::Waits };
-                let done = self.run(&group, members, truncation, (no_room, retries)).await?;
+                let if_full = if nth == 0 { IfFull::Fails } else { IfFull::Waits };
+                let done = self.run(&group, members, truncation, (if_full, retries)).await?;
                 Ok::<_, EngineError>((group, done))
             })
             .buffered(AT_ONCE);
@@ -113,11 +113,11 @@ impl EnsembleEngine {
         group: &Group,
         members: &Members,
         truncation: Option<Truncation>,
-        (no_room, retries): (NoRoom, bool),
+        (if_full, retries): (IfFull, bool),
     ) -> Result<(Value, Usage), EngineError> {
         let Self { plan, labels, .. } = self;
         let Group { query, texts, inputs: numbers } = group;
-        Run { plan, members, labels, query, texts, numbers, truncation, no_room, retries }.run().await
+        Run { plan, members, labels, query, texts, numbers, truncation, if_full, retries }.run().await
     }
 
     fn check(&self, got: usize, output: OutputKind, prompt_name: PromptName) -> Result<(), EngineError> {

@@ -6,7 +6,7 @@ use super::run::UNIT;
 use crate::{
     engine::{EngineError, InferRequest, Input},
     models::Served,
-    tasks::{NoRoom, infer_in_parts},
+    tasks::{IfFull, infer_in_parts},
 };
 
 /// The texts that stand for labels, and their vectors.
@@ -35,7 +35,7 @@ impl LabelVectors {
         let prompt_name = prompt.map(str::to_owned).into();
         let request = InferRequest { prompt_name, ..InferRequest::new(Vec::new(), UNIT) };
         // The request has run a step before, so it is not refused here.
-        let answer = infer_in_parts(model.engine(), request, inputs, NoRoom::Waits).await?;
+        let answer = infer_in_parts(model.engine(), request, inputs, IfFull::Waits).await?;
         let vectors: Vectors = Arc::new(answer.rows.into_iter().map(|row| row.values).collect());
         *self.known() = Some((model.load(), Arc::clone(&vectors)));
         Ok(vectors)

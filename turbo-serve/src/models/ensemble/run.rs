@@ -11,7 +11,7 @@ use super::{
 use crate::{
     engine::{EngineError, InferRequest, Input, OutputKind, Row, Truncation, Usage},
     models::Served,
-    tasks::{NoRoom, infer_in_parts},
+    tasks::{IfFull, infer_in_parts},
 };
 
 /// A request, and the engines that answer its parts.
@@ -28,7 +28,7 @@ pub(super) struct Run<'a> {
     pub(super) numbers: &'a [usize],
     pub(super) truncation: Option<Truncation>,
     /// What happens if a model has no room when it is first asked.
-    pub(super) no_room: NoRoom,
+    pub(super) if_full: IfFull,
     /// Whether the caller then retries the whole request.
     pub(super) retries: bool,
 }
@@ -60,29 +60,29 @@ impl Run<'_> {
     }
 
     async fn step(&self, place: usize, planned: &Planned, values: &[Value]) -> Result<Done, EngineError> {
-        let no_room = if self.is_first(place) { self.no_room } else { NoRoom::Waits };
+        let if_full = if self.is_first(place) { self.if_full } else { IfFull::Waits };
         match &planned.step.does {
             Does::Embed { model, prompt, .. } => {
                 let of = self.read(planned, 0, values);
                 let (rows, usage) =
-                    self.ask(model, self.inputs(&of), &of, (UNIT, prompt.clone()), no_room).await?;
+                    self.ask(model, self.inputs(&of), &of, (UNIT, prompt.clone()), if_full).await?;
                 Ok((Value { of, rows }, usage))
             }
             Does::Retrieve { model, keep, query_prompt, texts_prompt, .. } => {
                 let of = self.read(planned, 1, values);
-                self.retrieve(model, of, *keep, [query_prompt.clone(), texts_prompt.clone()], no_room).await
+                self.retrieve(model, of, *keep, [query_prompt.clone(), texts_prompt.clone()], if_full).await
             }
             Does::Rerank { model, .. } => {
                 let of = self.read(planned, 1, values);
                 let pair = |&place: &usize| Input::Pair(self.query.to_owned(), self.texts[place].clone());
                 let (rows, usage) =
-                    self.ask(model, of.iter().map(pair), &of, (OutputKind::RAW, None), no_room).await?;
+                    self.ask(model, of.iter().map(pair), &of, (OutputKind::RAW, None), if_full).await?;
                 Ok((Value { of, rows }, usage))
             }
             Does::Classify { model, .. } => {
                 let of = self.read(planned, 0, values);
                 let (rows, usage) =
-                    self.ask(model, self.inputs(&of), &of, (OutputKind::RAW, None), no_room).await?;
+                    self.ask(model, self.inputs(&of), &of, (OutputKind::RAW, None), if_full).await?;
                 Ok((Value { of, rows }, usage))
             }
             Does::Nearest { scale, .. } => {
@@ -131,14 +131,14 @@ impl Run<'_> {
         of: Vec<usize>,
         keep: usize,
         [query_prompt, texts_prompt]: [Option<String>; 2],
-        no_room: NoRoom,
+        if_full: IfFull,
     ) -> Result<Done, EngineError> {
         let query = std::iter::once_with(|| Input::Text(self.query.to_owned()));
         // The texts first: together with the query they may need more room than even an idle model has.
         let ((texts, mut usage), (query, took)) = try_join(
-            self.ask(model, self.inputs(&of), &of, (UNIT, texts_prompt), no_room),
+            self.ask(model, self.inputs(&of), &of, (UNIT, texts_prompt), if_full),
             // All of the texts have this query; an error names the first text.
-            self.ask(model, query, &[0], (UNIT, query_prompt), NoRoom::Waits),
+            self.ask(model, query, &[0], (UNIT, query_prompt), IfFull::Waits),
         )
         .await?;
         usage.add_work(&took);
@@ -162,7 +162,7 @@ impl Run<'_> {
         inputs: impl Iterator<Item = Input> + Send,
         of: &[usize],
         (output, prompt): (OutputKind, Option<String>),
-        no_room: NoRoom,
+        if_full: IfFull,
     ) -> Result<(Vec<Row>, Usage), EngineError> {
         let request = InferRequest {
             truncation: self.truncation,
@@ -171,7 +171,7 @@ impl Run<'_> {
             continues: true,
             ..InferRequest::new(Vec::new(), output)
         };
-        let answer = infer_in_parts(self.members[model].engine(), request, inputs, no_room).await;
+        let answer = infer_in_parts(self.members[model].engine(), request, inputs, if_full).await;
         let answer = answer.map_err(|error| error.renumbered(|input| self.numbers[of[input]]))?;
         Ok((answer.rows, answer.usage))
     }
