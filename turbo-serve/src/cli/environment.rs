@@ -24,7 +24,8 @@ Environment:
   XDG_CACHE_HOME      the user's cache folder; by default ~/.cache, but for packed weights and
                       costs ~/Library/Caches on macOS and LOCALAPPDATA on Windows
 
-Empty variables count as not set. A flag is also set by the variable in brackets behind it.";
+Empty variables count as not set, except API_KEY and CORS_ALLOW_ORIGIN, which are refused. A flag
+is also set by the variable in brackets behind it.";
 
 /// Behind `--help`: the examples, and the list.
 pub(super) fn long_help(examples: &str) -> String {

@@ -159,7 +159,12 @@ mod system {
     pub(super) struct Signals {
         terminate: Signal,
         interrupt: Signal,
+        _too_large: Signal,
     }
+
+    /// SIGXFSZ: a file has reached its greatest length (`ulimit -f`). It ends a process that does not listen for it. In
+    /// one that does, the write fails, as on a full disk.
+    const TOO_LARGE: SignalKind = SignalKind::from_raw(25);
 
     impl Signals {
         /// Must be called on a runtime.
@@ -167,6 +172,7 @@ mod system {
             Ok(Self {
                 terminate: signal(SignalKind::terminate())?,
                 interrupt: signal(SignalKind::interrupt())?,
+                _too_large: signal(TOO_LARGE)?,
             })
         }
 

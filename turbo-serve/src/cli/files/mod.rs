@@ -345,7 +345,12 @@ impl FileArguments {
             &stop,
         );
         match done {
-            Ok(summary) => Ok(self.end(summary, &meter, go_on)),
+            Ok(summary) => {
+                if summary.ending == Ending::Finished && !self.is_from_standard_input() {
+                    paths::check_unchanged(&self.input, &work.made_from)?;
+                }
+                Ok(self.end(summary, &meter, go_on))
+            }
             // The reader of the pipe has closed it, as `head` does.
             Err(FileError::Io { why, .. }) if self.is_pipe() && why.kind() == ErrorKind::BrokenPipe => {
                 Ok(ExitCode::SUCCESS)
