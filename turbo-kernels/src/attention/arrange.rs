@@ -4,7 +4,7 @@
 
 use super::{
     product::{join, join_lines, words},
-    registers,
+    tile_registers,
 };
 use crate::{
     Columns,
@@ -81,7 +81,7 @@ impl<const VECTORS: usize> Kernel for PackQueries<'_, VECTORS> {
         }
         if S::HAS_TILE_REGISTERS {
             // registers load whole runs, and NaN times 0 is NaN
-            to[head_dim.div_ceil(2) * line..registers::query_words(head_dim) * line].fill(0.0);
+            to[head_dim.div_ceil(2) * line..tile_registers::query_words(head_dim) * line].fill(0.0);
         }
     }
 }

@@ -9,8 +9,8 @@ pub(crate) mod disentangled;
 mod head;
 mod mask;
 mod product;
-mod registers;
 pub(crate) mod relative;
+mod tile_registers;
 mod weights;
 
 pub use disentangled::PositionBuckets;

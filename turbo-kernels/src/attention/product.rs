@@ -5,7 +5,7 @@
 //! sums      weights, broadcast · values,  vectors         [queries][head_dim]
 //! ```
 //!
-//! With tile registers, both are [`super::registers`] instead. Here every result is one chain of fused multiply-adds
+//! With tile registers, both are [`super::tile_registers`] instead. Here every result is one chain of fused multiply-adds
 //! over ascending `k` in one lane of one register. Where bf16 are multiplied ([`Simd::DOT_BF16`]), a value is a word of
 //! two, and `k` counts words.
 

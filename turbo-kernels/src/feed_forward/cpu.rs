@@ -212,7 +212,7 @@ impl<'a> Work<'a> {
                 let (to, stride) = (self.packed.of_group(group), self.packed.stride());
                 let columns = (block.values().start, block.values().end);
                 let cut = self.up.behind(columns.0 / up.panel_width());
-                // SAFETY: the group is packed, and the piece has its own columns of the hidden values.
+                // SAFETY: the group is packed, and the piece has its own panels or tiles of the hidden values.
                 unsafe {
                     self.input.multiply(
                         rows,
@@ -222,7 +222,7 @@ impl<'a> Work<'a> {
                     );
                 }
             }
-            // SAFETY: the group is packed, and the piece has its own columns of the raw values.
+            // SAFETY: the group is packed, and the piece has its own panels or tiles of the raw values.
             _ => unsafe {
                 self.input.multiply(rows, self.up, index, self.raw.store(group, up_bias, hidden));
             },
@@ -246,7 +246,7 @@ impl<'a> Work<'a> {
     fn multiply_down(&self, group: Group, block: Block, index: usize) {
         let FeedForward { down, down_bias, residual, .. } = self.layer;
         let finish = Store::new(down.out_features(), Epilogue::sum(down_bias, residual), 0, self.out);
-        // SAFETY: the group is packed, and the piece has its own columns of the output.
+        // SAFETY: the group is packed, and the piece has its own panels or tiles of the output.
         unsafe { self.packed.multiply((group, block), self.down, index, finish) }
     }
 
@@ -367,7 +367,7 @@ struct Put<'a> {
     activation: Activation,
     /// The first column that is put, and the first behind it that is not.
     columns: (usize, usize),
-    /// The tiles of the group; nothing else uses the columns of these panels.
+    /// The tiles of the group; nothing else uses the columns of these panels in the tiles of a piece.
     to: SharedMut<'a, f32>,
     stride: usize,
 }
@@ -392,7 +392,7 @@ unsafe impl Finish for Put<'_> {
                 let words = words_of(0, column).start..words_of(tile.rows - 1, column).end;
                 to.part(words.start, words.len())
             });
-            // SAFETY: the creator of `self` promised that nothing else writes these columns of these rows.
+            // SAFETY: the creator of `self` promised that nothing else uses these columns of these rows.
             return unsafe { activate::<F, S, true>(s, lines, self.activation, Halves { first, stride }) };
         }
         activate_in_place::<F, S>(s, lines, self.activation);
@@ -403,7 +403,7 @@ unsafe impl Finish for Put<'_> {
             line[end - first..].fill(0.0);
             for (column, values) in (first..run_end).step_by(S::LANES).zip(line.chunks_exact(S::LANES)) {
                 let words = words_of(row, column);
-                // SAFETY: the creator of `self` promised that nothing else writes these columns of these rows, and one
+                // SAFETY: the creator of `self` promised that nothing else uses these columns of these rows, and one
                 // row is borrowed at a time.
                 let words = unsafe { to.slice(words.start, words.len()) };
                 F::put(s, s.load(values), words);

@@ -55,7 +55,7 @@ impl<'a> Store<'a> {
     }
 }
 
-// SAFETY: a place is the columns of one panel in some rows of `out`, which nothing else uses.
+// SAFETY: a place is the columns of one panel in these rows of `out`; other rows and other panels lie elsewhere.
 unsafe impl Finish for Store<'_> {
     #[inline(always)]
     fn bias(&self) -> Option<&[f32]> {
@@ -94,14 +94,14 @@ unsafe impl Finish for Store<'_> {
             if columns == width {
                 let high = out.part(S::LANES, len - S::LANES);
                 let to = Halves { first: [out, high], stride };
-                // SAFETY: nothing else writes these columns of these rows.
+                // SAFETY: nothing else uses these columns of these rows.
                 return unsafe { activate::<F, S, false>(s, lines, activation, to) };
             }
             activate_in_place::<F, S>(s, lines, activation);
         }
         let residual = self.residual.map(|residual| &residual[start..start + len]);
         for (row, line) in lines.chunks_exact(width).enumerate() {
-            // SAFETY: nothing else writes these columns of these rows, and one row is borrowed at a time.
+            // SAFETY: nothing else uses these columns of these rows, and one row is borrowed at a time.
             let out = unsafe { out.slice(row * stride, columns) };
             for (at, (out, product)) in out.chunks_mut(S::LANES).zip(line.chunks_exact(S::LANES)).enumerate()
             {

@@ -67,7 +67,7 @@ pub(crate) trait Format: Words + Copy + Send + Sync {
 
 /// Work that is compiled for each format and each instruction set that it has a path for; the struct holds the
 /// arguments.
-pub(crate) trait FormatKernel {
+pub(super) trait FormatKernel {
     /// What it returns.
     type Output;
 

@@ -15,12 +15,12 @@ mod max_pool;
 mod narrow_tests;
 mod pack;
 mod packed_weight;
-mod registers;
 mod rows;
 mod sizes;
 #[cfg(test)]
 mod test_products;
 mod tile;
+mod tile_registers;
 mod words;
 
 pub use at_once::products_at_once;
@@ -33,10 +33,10 @@ pub(crate) use finish::{Halves, Store, activate, activate_in_place};
 pub(crate) use format::{F32, Format};
 pub(crate) use pack::{pack_tile, tile_values};
 pub use packed_weight::PackedWeight;
-pub(crate) use registers::TileRegisters;
 pub(crate) use rows::{Cut, Groups, Panels, ProductRows, ROWS_OF_MOST_SCRATCH};
 pub(crate) use sizes::{RUN, TileSizes, held_rows, panel_width, unrolled, with_rows};
 pub(crate) use tile::{Finish, LaidTiles, Panel, Products, Results, Tile};
+pub(crate) use tile_registers::TileRegisters;
 pub(crate) use words::multiply;
 
 use crate::{

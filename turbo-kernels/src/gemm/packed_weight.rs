@@ -18,8 +18,8 @@ use super::{
     blocks::Blocks,
     format::{F32, Format, FormatKernel},
     int8::{Int8, MOST_FEATURES},
-    registers::by_registers,
     sizes::{MOST_HELD_ROWS, TileSizes, panel_width},
+    tile_registers::by_tile_registers,
     words::{panel_words, rows_are_tiles, tile_rows},
 };
 use crate::{
@@ -187,13 +187,13 @@ impl PackedWeight {
 
     /// Runs `kernel` with the format of this weight's dtype and the instructions that multiply it best.
     #[inline]
-    pub(crate) fn run<K: FormatKernel>(&self, kernel: K) -> K::Output {
+    pub(super) fn run<K: FormatKernel>(&self, kernel: K) -> K::Output {
         run(self.isa, self.dtype, kernel)
     }
 
     /// Whether it multiplies `rows` rows where they lie, without packing.
     pub(super) fn takes_rows(&self, rows: usize) -> bool {
-        self.properties.rows_are_tiles || rows == 1 && self.properties.one_row_is_a_tile
+        self.properties.any_rows_are_tiles || rows == 1 && self.properties.one_row_is_a_tile
     }
 
     /// Words of a packed tile of `rows` rows for this weight.
@@ -235,9 +235,10 @@ struct Properties {
     panel_words: usize,
     tile_rows: usize,
     pace: usize,
-    /// A single row is the same packed or not.
+    /// Whether a single row is multiplied where it lies: it is the same packed or not.
     one_row_is_a_tile: bool,
-    rows_are_tiles: bool,
+    /// Whether any number of rows are.
+    any_rows_are_tiles: bool,
     /// Values of the longest block, if rows are packed value by value.
     most_block_values: Option<usize>,
 }
@@ -263,9 +264,9 @@ impl FormatKernel for Measure {
             panel_width: panel_width::<S>(),
             panel_words: panel_words::<S, F>(self.in_features),
             tile_rows: tile_rows::<S, F>(),
-            pace: if by_registers::<S, F>() { TILE_REGISTERS_PACE } else { 1 },
+            pace: if by_tile_registers::<S, F>() { TILE_REGISTERS_PACE } else { 1 },
             one_row_is_a_tile: F::ROWS_ARE_TILES,
-            rows_are_tiles: rows_are_tiles::<S, F>() && rows_spread(self.in_features),
+            any_rows_are_tiles: rows_are_tiles::<S, F>() && rows_spread(self.in_features),
             most_block_values: F::VALUE_BY_VALUE.then_some(BLOCK_WORDS * F::PER_WORD),
         }
     }

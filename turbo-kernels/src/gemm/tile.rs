@@ -5,8 +5,8 @@ use std::{cell::Cell, marker::PhantomData, ops::Range, ptr};
 use super::{
     blocks::Block,
     format::{Format, FormatKernel},
-    registers::TileRegisters,
     sizes::{MOST_ROWS, MOST_WIDTH, RUN, panel_width},
+    tile_registers::TileRegisters,
     words::{multiply, tile_rows},
 };
 use crate::{
@@ -25,8 +25,8 @@ const ASKED_BYTES: usize = 256 << 10;
 /// What becomes of the products of a tile.
 ///
 /// # Safety
-/// What [`Finish::place`] gives is used by nothing but products of the same rows with the same panel. What
-/// [`Finish::meets`] gives may be any address: it is only prefetched.
+/// A place is part of what the finish writes for these rows and this panel; places of other rows, and of other panels,
+/// do not overlap it.
 pub(crate) unsafe trait Finish: Copy + Send + Sync {
     /// What is added to the products, if anything is.
     fn bias(&self) -> Option<&[f32]>;
@@ -38,7 +38,8 @@ pub(crate) unsafe trait Finish: Copy + Send + Sync {
         None
     }
 
-    /// Where the products of a tile with the panel that begins at column `first` meet memory that may be in no cache.
+    /// Where the products of a tile with the panel that begins at column `first` meet memory that may be in no cache. Any
+    /// address is sound: it is only prefetched.
     #[inline(always)]
     fn meets(&self, _tile: Tile, _first: usize) -> Met {
         Met::NOTHING
@@ -99,7 +100,7 @@ pub(crate) struct Tile {
     pub(crate) index: usize,
 }
 
-/// Tiles of one height, and the words that they are multiplied from.
+/// Consecutive tiles of one height, and the words that they are multiplied from.
 #[derive(Clone, Copy)]
 pub(crate) struct LaidTiles<'a> {
     pub(crate) first: Tile,

@@ -9,15 +9,15 @@
 //!
 //! Where an instruction set has a dot product of such words, the kernel broadcasts a word of activations and multiplies
 //! it with a vector of words of weights. Elsewhere it widens the weights part by part, and activations are packed just
-//! as wide: two words for each word of weights. With tile registers, [`super::registers`] does all this instead.
+//! as wide: two words for each word of weights. With tile registers, [`super::tile_registers`] does all this instead.
 
 use std::marker::PhantomData;
 
 use super::{
     blocks::Block,
-    registers::{self, TileRegisters, by_registers},
     sizes::{MOST_HELD_ROWS, MOST_WIDTH, RUN, held_rows, panel_width, unrolled, with_rows},
     tile::{AheadOfTile, LaidTiles, Order, Panel, Results},
+    tile_registers::{self, TileRegisters, by_tile_registers},
 };
 use crate::{
     lanes,
@@ -66,7 +66,7 @@ pub(crate) trait Words: 'static {
 /// Rows of the tile that suits best: as many as tile registers take, or as vector registers hold. Words in two parts
 /// occupy two more registers until their second part is done. Any format takes tiles of [`held_rows`] rows.
 pub(super) fn tile_rows<S: Simd, N: Words>() -> usize {
-    if by_registers::<S, N>() {
+    if by_tile_registers::<S, N>() {
         return TILE_REGISTERS_SIDE;
     }
     if N::parts::<S>() == 1 { held_rows::<S>() } else { (held_rows::<S>() - 1).max(2) }
@@ -182,7 +182,7 @@ pub(super) fn transpose<S: Simd>(
 ///
 /// # Panics
 /// When the place, or its residual, does not hold the tiles' rows; when a tile has more rows than registers hold; when
-/// [`by_registers`] holds and rows are not packed.
+/// [`by_tile_registers`] holds and rows are not packed.
 ///
 /// # Safety
 /// Nothing else uses the values of these rows and columns meanwhile.
@@ -220,9 +220,9 @@ pub(crate) unsafe fn multiply<S: Simd, N: Words>(
         step,
         finished,
     };
-    if by_registers::<S, N>() {
+    if by_tile_registers::<S, N>() {
         assert!(matches!(tiles.order, Order::Packed), "registers load runs of rows");
-        return registers::RegisterProduct::<N>::new(&operands).compute(s, registers);
+        return tile_registers::RegisterProduct::<N>::new(&operands).compute(s, registers);
     }
     with_rows!(S, rows, ROWS => {
         s.call(Product::<N, ROWS> { of: &operands, format: PhantomData })

@@ -19,8 +19,8 @@ const BF16: u8 = 1;
 const VNNI: u8 = 2;
 /// AMX, together with one of the others.
 const TILE_REGISTERS: u8 = 4;
-const BF16_REGISTERS: u8 = BF16 | TILE_REGISTERS;
-const VNNI_REGISTERS: u8 = VNNI | TILE_REGISTERS;
+const BF16_TILE_REGISTERS: u8 = BF16 | TILE_REGISTERS;
+const VNNI_TILE_REGISTERS: u8 = VNNI | TILE_REGISTERS;
 
 impl Avx512 {
     /// The token, if the machine has the instructions.
@@ -78,7 +78,7 @@ pub(super) unsafe fn run_bf16_vectors<K: Kernel>(kernel: K) -> K::Output {
 /// As there, and [`amx::is_there`] returned true.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
 pub(super) unsafe fn run_bf16<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run(Avx512::<BF16_REGISTERS>(()))
+    kernel.run(Avx512::<BF16_TILE_REGISTERS>(()))
 }
 
 /// [`run_int8_vectors`] with tile registers.
@@ -87,7 +87,7 @@ pub(super) unsafe fn run_bf16<K: Kernel>(kernel: K) -> K::Output {
 /// As there, and [`amx::is_there`] returned true.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
 pub(super) unsafe fn run_int8<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run(Avx512::<VNNI_REGISTERS>(()))
+    kernel.run(Avx512::<VNNI_TILE_REGISTERS>(()))
 }
 
 /// [`run`] with dot products of bytes.
@@ -164,8 +164,8 @@ impl<const DOTS: u8> Simd for Avx512<DOTS> {
         // SAFETY: `self` exists, so the machine has the instructions.
         unsafe {
             match DOTS {
-                BF16 | BF16_REGISTERS => call_bf16::<DOTS, K>(kernel),
-                VNNI | VNNI_REGISTERS => call_int8::<DOTS, K>(kernel),
+                BF16 | BF16_TILE_REGISTERS => call_bf16::<DOTS, K>(kernel),
+                VNNI | VNNI_TILE_REGISTERS => call_int8::<DOTS, K>(kernel),
                 _ => call(kernel),
             }
         }

@@ -12,7 +12,7 @@ use crate::{
         ahead::Ahead,
         disentangled::{ByPosition, Meeting, WriteBiases},
         product::{RowOrder, multiply, words},
-        registers,
+        tile_registers,
         weights::{LineBiases, MOST_QUERIES, ScoreGrid, State, Visible},
     },
     gemm::{RUN, TileRanges, TileRegisters, tile_values, with_rows},
@@ -75,7 +75,7 @@ impl QueryBlock<'_> {
         if S::HAS_TILE_REGISTERS {
             // SAFETY: the caller promises these rows.
             return unsafe {
-                self.add_by_registers(s, registers, grid, factors, (scratch.values, scratch.sums))
+                self.add_by_tile_registers(s, registers, grid, factors, (scratch.values, scratch.sums))
             };
         }
         let sums = Sums {
@@ -156,7 +156,7 @@ impl QueryBlock<'_> {
     /// # Safety
     /// As for [`QueryRows::attend_to`].
     #[inline(always)]
-    unsafe fn add_by_registers<S: Simd>(
+    unsafe fn add_by_tile_registers<S: Simd>(
         &self,
         s: S,
         registers: &mut TileRegisters<S>,
@@ -169,14 +169,14 @@ impl QueryBlock<'_> {
         let key_registers = words.start / RUN..words.end.div_ceil(RUN);
         weights[key_registers.start * RUN * MOST_QUERIES..words.start * MOST_QUERIES].fill(0.0);
         weights[words.end * MOST_QUERIES..key_registers.end * RUN * MOST_QUERIES].fill(0.0);
-        let registers_of_values = self.keys.len().div_ceil(registers::REGISTER_KEYS);
-        let of_block = registers::sum_lines(head_dim) * MOST_QUERIES;
+        let registers_of_values = self.keys.len().div_ceil(tile_registers::REGISTER_KEYS);
+        let of_block = tile_registers::sum_lines(head_dim) * MOST_QUERIES;
         let sums = &mut sums[self.number * of_block..][..of_block];
-        let (values, spare) = values.split_at_mut(registers::column_words(head_dim, self.keys.len()));
+        let (values, spare) = values.split_at_mut(tile_registers::column_words(head_dim, self.keys.len()));
         let mut add = |values: &[f32], sums: &mut [f32]| {
-            for dimensions in registers::Dimensions::of(head_dim) {
+            for dimensions in tile_registers::Dimensions::of(head_dim) {
                 let (key_registers, weights) = (key_registers.clone(), &*weights);
-                registers::AddValues {
+                tile_registers::AddValues {
                     dimensions,
                     values,
                     registers_of_values,
@@ -193,7 +193,12 @@ impl QueryBlock<'_> {
             let (of_query, shown) = spare.split_at_mut(of_block);
             let shown = &mut shown[..values.len()];
             for query in 0..self.rows.len() {
-                registers::hide_keys(values, (head_dim, self.keys.len()), &self.visible(query, &seen), shown);
+                tile_registers::hide_keys(
+                    values,
+                    (head_dim, self.keys.len()),
+                    &self.visible(query, &seen),
+                    shown,
+                );
                 of_query.copy_from_slice(sums);
                 add(shown, of_query);
                 let lanes = sums.iter_mut().zip(&*of_query).skip(query).step_by(MOST_QUERIES);
@@ -205,7 +210,7 @@ impl QueryBlock<'_> {
         if let Some(factors) = factors.inverses {
             let queries = self.rows.len();
             let to = query_rows.out_rows(self.rows.start, queries, 0, head_dim);
-            s.call(registers::Rows { head_dim, queries, sums, factors, to });
+            s.call(tile_registers::Rows { head_dim, queries, sums, factors, to });
         }
     }
 
@@ -254,9 +259,9 @@ impl QueryBlock<'_> {
             };
             let lines = &mut grid.lines[range.start * VECTORS * S::LANES..];
             if S::HAS_TILE_REGISTERS {
-                let queries = &queries[..registers::query_words(head_dim) * MOST_QUERIES];
+                let queries = &queries[..tile_registers::query_words(head_dim) * MOST_QUERIES];
                 let (count, greatest) = (range.len(), &mut greatest);
-                registers::Scores { keys, count, queries, lines, greatest }.compute(s, registers);
+                tile_registers::Scores { keys, count, queries, lines, greatest }.compute(s, registers);
                 continue;
             }
             with_rows!(S, range.len(), ROWS => {

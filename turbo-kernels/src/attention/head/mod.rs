@@ -26,7 +26,7 @@
 //!
 //! On an instruction set with bf16 dot products, the operands of both products are words of two bf16: two dimensions of
 //! a query or a key; two keys, counted from the first of a stretch, of weights and values. Everything between is f32.
-//! With tile registers, both products use them ([`super::registers`]), and what they add up at once is a link of these
+//! With tile registers, both products use them ([`super::tile_registers`]), and what they add up at once is a link of these
 //! chains.
 
 mod block;
@@ -41,7 +41,7 @@ use super::{
     ahead::Ahead,
     arrange::{self, AreFinite, HeadRows, PackKeys, PackValues},
     disentangled::gathered_values,
-    registers,
+    tile_registers,
     weights::{MOST_QUERIES, Scale},
 };
 use crate::{
@@ -84,7 +84,7 @@ struct Scratch<'a> {
     queries: &'a mut [f32],
     /// Strips, one after another, where keys are packed.
     keys: &'a mut [f32],
-    /// `[keys][whole vectors]`, where values are packed; with tile registers, as [`registers::PackColumns`] packs them,
+    /// `[keys][whole vectors]`, where values are packed; with tile registers, as [`tile_registers::PackColumns`] packs them,
     /// and behind that the sums and values for one query.
     values: &'a mut [f32],
     /// `[keys][lanes]`.
@@ -281,7 +281,7 @@ impl KeyStretches {
         let keys_of_stretch =
             if matches!(mask, AttentionMask::Window { .. }) { WINDOW_STRETCH_KEYS } else { STRETCH_KEYS };
         // begins where, whatever rows attend, the same two keys share a word, and the same words a register
-        let shared = if S::HAS_TILE_REGISTERS { registers::REGISTER_KEYS } else { 2 };
+        let shared = if S::HAS_TILE_REGISTERS { tile_registers::REGISTER_KEYS } else { 2 };
         KeyStretches { start: seen.start / shared * shared, end: seen.end, keys_of_stretch }
     }
 
@@ -331,7 +331,7 @@ impl<'a> QueryRows<'a> {
             s.call(PackKeys { rows, key_strips: key_strips.clone(), to: scratch.keys });
         }
         if S::HAS_TILE_REGISTERS {
-            s.call(registers::PackColumns { rows: values, to: scratch.values });
+            s.call(tile_registers::PackColumns { rows: values, to: scratch.values });
         } else if !self.head.values_are_lines::<S>() {
             s.call(PackValues { rows: values, to: scratch.values });
         }

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Whether format `N` is multiplied by tile registers.
-pub(super) const fn by_registers<S: Simd, N: Words>() -> bool {
+pub(super) const fn by_tile_registers<S: Simd, N: Words>() -> bool {
     S::HAS_TILE_REGISTERS && N::PER_WORD > 1
 }
 
@@ -64,7 +64,7 @@ impl<S: Simd> Drop for TileRegisters<S> {
     }
 }
 
-/// [`super::multiply`] where [`by_registers`] holds, for tiles of at most [`TILE_REGISTERS_SIDE`] packed rows.
+/// [`super::multiply`] where [`by_tile_registers`] holds, for tiles of at most [`TILE_REGISTERS_SIDE`] packed rows.
 pub(super) struct RegisterProduct<'a, N> {
     of: &'a Operands<'a>,
     format: PhantomData<N>,
