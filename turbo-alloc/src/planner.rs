@@ -21,8 +21,8 @@ use crate::{AllocError, Chunk, ChunkId, MemoryPlan, Placement, PlannerConfig, Us
 /// Plans one request after the other and remembers which chunks exist.
 ///
 /// It owns no memory: it decides, the caller allocates. After [`plan`](Self::plan) has returned, the planner assumes
-/// that `grow` was obtained and `release` given back. A caller that cannot obtain a chunk goes on with a clone of the
-/// planner from before the plan, or gives back all chunks and starts over with a new planner.
+/// that `grow` was obtained and `release` given back. A caller that cannot obtain a chunk gives back all that it has and
+/// starts over with a new planner.
 #[derive(Clone, Debug)]
 pub struct Planner {
     config: PlannerConfig,

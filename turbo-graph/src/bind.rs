@@ -16,8 +16,8 @@ use crate::{
     program::{LayoutKind, Program},
 };
 
-/// The sizes of the largest batch that something must hold. All but `selected_rows` count in both layouts: where one of
-/// them is 0, the largest batch is empty.
+/// The sizes of the largest batch that something must hold. Of a capacity that is reserved or asked about, all but
+/// `selected_rows` count in both layouts: where one of them is 0, the largest batch is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Capacity {
     /// Sequences.

@@ -82,25 +82,25 @@ impl Checkpoint {
             Self { dir, name, config, task, architecture, weights, modules, tokenizer, warnings };
         // Drawing the graph looks up every weight; the choice of pooling does not matter for that.
         checkpoint.graph(Pooling::Mean)?;
-        checkpoint.warnings = checkpoint.oddities()?;
+        checkpoint.warnings = checkpoint.find_warnings()?;
         Ok(checkpoint)
     }
 
     /// Finds what [`Self::warnings`] tells.
-    fn oddities(&self) -> Result<Vec<String>, ModelError> {
+    fn find_warnings(&self) -> Result<Vec<String>, ModelError> {
         let (config, fields, modules) = (&self.config, &self.architecture.fields, &self.modules);
-        let mut oddities = tokenizer_warnings(&self.dir, config, self.tokenizer.as_ref());
-        oddities.extend_from_slice(&modules.warnings);
+        let mut warnings = tokenizer_warnings(&self.dir, config, self.tokenizer.as_ref());
+        warnings.extend_from_slice(&modules.warnings);
         // inputs end at the window, if there is one, otherwise at the last position
         let window = config.window_warning(fields, modules.inputs.length_limits.most())?;
-        oddities.extend(window.or_else(|| positions_warning(config, modules)));
-        oddities.extend(limits_of_kinds(config, modules));
-        oddities.extend(config.causal_warning(fields)?);
+        warnings.extend(window.or_else(|| positions_warning(config, modules)));
+        warnings.extend(limits_of_kinds(config, modules));
+        warnings.extend(config.causal_warning(fields)?);
         match self.task {
-            None => oddities.extend(generator_warning(config)?),
-            Some(task) => oddities.extend(self.lacks(task).err().map(|error| format!("no {task}: {error}"))),
+            None => warnings.extend(generator_warning(config)?),
+            Some(task) => warnings.extend(self.lacks(task).err().map(|error| format!("no {task}: {error}"))),
         }
-        Ok(oddities)
+        Ok(warnings)
     }
 
     /// The last component of the folder's path.
@@ -355,7 +355,7 @@ const MOST_SPARE_ROWS: usize = 127;
 /// Tokenizer files that are not read.
 const SENTENCE_PIECE: [&str; 4] = ["sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"];
 
-/// Warns of a tokenizer that is not read or does not fit the model, after which come the warnings of its own.
+/// Warns of a tokenizer that is not read or does not fit the model; then come its own warnings.
 fn tokenizer_warnings(dir: &Path, config: &ModelConfig, tokenizer: Option<&TextTokenizer>) -> Vec<String> {
     let Some(tokenizer) = tokenizer else {
         let unread = SENTENCE_PIECE.into_iter().find(|file| dir.join(file).exists());

@@ -62,7 +62,8 @@ impl Periods {
         }
     }
 
-    /// Gives the values that are handed from period to period, `first` to the first of them, their one or two slots.
+    /// Gives slots to the values that periods hand on: one for all of them, or two that alternate. `first` is what the
+    /// first period is handed.
     fn fold_carry(
         &self,
         graph: &Graph,

@@ -138,18 +138,12 @@ impl Op {
 
     /// The columns of its first input that an operator on heads reads, if that is all it reads of computed values. It
     /// can read them from a wider tensor as well.
-    pub(crate) fn columns(&self) -> Option<HeadColumns> {
-        match *self {
-            Op::SplitHeads(heads)
-            | Op::Rotary(heads)
-            | Op::HeadRmsNorm { heads, .. }
-            | Op::PositionScores { heads, .. } => Some(heads),
-            _ => None,
-        }
+    pub(crate) fn head_columns(mut self) -> Option<HeadColumns> {
+        self.head_columns_mut().copied()
     }
 
-    /// As [`Op::columns`], to be moved.
-    pub(crate) fn columns_mut(&mut self) -> Option<&mut HeadColumns> {
+    /// As [`Op::head_columns`], to be moved.
+    pub(crate) fn head_columns_mut(&mut self) -> Option<&mut HeadColumns> {
         match self {
             Op::SplitHeads(heads)
             | Op::Rotary(heads)
@@ -167,7 +161,7 @@ impl Op {
             (Op::Attention { q, .. }, 0) => Some(q),
             (Op::Attention { k, .. }, 1) => Some(k),
             (Op::Attention { v, .. }, 2) => Some(v),
-            (_, 0) => self.columns(),
+            (_, 0) => self.head_columns(),
             _ => None,
         }
     }

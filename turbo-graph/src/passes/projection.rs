@@ -91,13 +91,13 @@ pub(super) fn is_read_by_columns(graph: &Graph, value: ValueId) -> bool {
     let mut readers = graph.nodes.iter().filter(|node| node.inputs.contains(&value)).peekable();
     graph.value(value).storage == Storage::Activation
         && readers.peek().is_some()
-        && readers.all(|node| node.op.columns().is_some())
+        && readers.all(|node| node.op.head_columns().is_some())
 }
 
 /// Redirects the readers of `value` to its columns in `wider`, which begin at column `first`.
 pub(super) fn read_within(graph: &mut Graph, value: ValueId, wider: ValueId, first: usize) {
     for node in graph.nodes.iter_mut().filter(|node| node.inputs.contains(&value)) {
-        let columns = node.op.columns_mut().expect("every reader was asked before");
+        let columns = node.op.head_columns_mut().expect("every reader was asked before");
         columns.first += first;
         node.inputs[0] = wider;
     }

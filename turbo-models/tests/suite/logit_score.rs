@@ -11,8 +11,7 @@ use crate::{
     copies::{copy, error, set},
 };
 
-/// Language models that are rerankers: a template writes the pairs, and logits of the next token make the score. One
-/// has its own vocabulary matrix and its own words to judge by.
+/// One has its own vocabulary matrix and its own words to judge by.
 #[test]
 fn logit_score() {
     for (folder, function) in
