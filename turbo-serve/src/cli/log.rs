@@ -20,8 +20,8 @@ use super::spans::Spans;
 pub(super) struct LogArguments {
     /// Log JSON instead of plain lines
     ///
-    /// The variable RUST_LOG, or LOG_LEVEL, says how much is logged. If more than 4096 lines wait to be read, the newest are lost, and
-    /// a later line says how many.
+    /// The variable RUST_LOG, or LOG_LEVEL, says how much is logged. If more than 4096 lines wait to be read, the
+    /// newest are lost, and a later line says how many.
     #[arg(long, env)]
     json_output: bool,
     /// OpenTelemetry collector that receives a span for each request

@@ -66,6 +66,9 @@ enum Command {
 
 /// Runs the command line of this process.
 pub(crate) fn main() -> ExitCode {
+    // where that fails, such a file ends the process
+    #[cfg(unix)]
+    let _ = shutdown::outlive_long_files();
     let words = with_flag_of_model(std::env::args_os().collect());
     let matches = command().get_matches_from(&words);
     let done = match described(&matches, &words) {

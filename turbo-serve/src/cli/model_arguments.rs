@@ -216,7 +216,8 @@ impl ModelArguments {
         self.local_with(None, |warning| output::note(&format!("warning: {warning}")))
     }
 
-    /// As [`Self::local`], with the module whose folder is `dense_path`; `warn` hears what was ignored, and where the Hub was not.
+    /// As [`Self::local`], with the module whose folder is `dense_path`; `warn` hears what was ignored, and where the
+    /// Hub was not.
     ///
     /// # Errors
     /// As [`Self::local`].

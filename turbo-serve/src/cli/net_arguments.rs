@@ -37,8 +37,8 @@ pub(super) struct NetArguments {
     uds_path: Option<PathBuf>,
     /// Certificate for TLS, as a PEM file
     ///
-    /// In the file, the certificates that sign it follow it. With a certificate, the port accepts only TLS. A renewed one
-    /// is read at the next start.
+    /// In the file, the certificates that sign it follow it. With a certificate, the port accepts only TLS. A renewed
+    /// one is read at the next start.
     #[arg(long, env, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
     /// Private key of the certificate, as a PEM file

@@ -127,6 +127,18 @@ fn end_after(time: Duration) {
     let _ = std::thread::Builder::new().name("turbo-end".into()).spawn(end);
 }
 
+/// From now on a file that reaches its greatest length (`ulimit -f`) is an error for whoever writes it, as a full disk is.
+/// The signal for it would end a process that does not listen.
+#[cfg(unix)]
+pub(super) fn outlive_long_files() -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    const SIGXFSZ: SignalKind = SignalKind::from_raw(25);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let _on = runtime.enter();
+    signal(SIGXFSZ).map(drop)
+}
+
 /// Calls `hear` at each signal that asks the process to stop, on a thread of its own, until it returns
 /// false. From now on these signals do not end the process by themselves.
 ///
@@ -159,12 +171,7 @@ mod system {
     pub(super) struct Signals {
         terminate: Signal,
         interrupt: Signal,
-        _too_large: Signal,
     }
-
-    /// SIGXFSZ: a file has reached its greatest length (`ulimit -f`). It ends a process that does not listen for it. In
-    /// one that does, the write fails, as on a full disk.
-    const TOO_LARGE: SignalKind = SignalKind::from_raw(25);
 
     impl Signals {
         /// Must be called on a runtime.
@@ -172,7 +179,6 @@ mod system {
             Ok(Self {
                 terminate: signal(SignalKind::terminate())?,
                 interrupt: signal(SignalKind::interrupt())?,
-                _too_large: signal(TOO_LARGE)?,
             })
         }
 

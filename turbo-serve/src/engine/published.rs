@@ -113,14 +113,15 @@ impl Model {
         let writes_pairs = checkpoint.tokenizer().is_some_and(TextTokenizer::writes_pairs);
         let has_default_prompt =
             options.default_prompt.is_some() || checkpoint.prompts().default_prompt().is_some();
-        if has_default_prompt && let Some(warning) = prompt_warning(task, writes_pairs) {
+        let prompt_warning = prompt_warning(task, writes_pairs);
+        if has_default_prompt && let Some(warning) = &prompt_warning {
             tracing::warn!("{warning}");
         }
         let prompts = prompts(&checkpoint, options.default_prompt)?;
-        if let Some(prompt) = &prompts.default {
+        let (tokenizer, prompts) = instructed(checkpoint.tokenizer().cloned(), prompts, task)?;
+        if let (Some(prompt), None) = (&prompts.default, &prompt_warning) {
             tracing::info!(prompt, "requests that name no prompt get the default one");
         }
-        let (tokenizer, prompts) = instructed(checkpoint.tokenizer().cloned(), prompts, task)?;
         let takes_instruction = tokenizer.as_ref().is_some_and(|tokenizer| judges_pairs(tokenizer, task));
         let info = ModelInfo {
             model_id: options.model_id.unwrap_or_else(|| dir.display().to_string()),
@@ -169,7 +170,7 @@ fn tell_task(chosen: Option<Task>, own: Option<Task>) {
     match (chosen, own) {
         (
             Some(Task::Embedding { .. }),
-            Some(own @ (Task::SequenceClassification | Task::TokenClassification)),
+            Some(own @ (Task::SequenceClassification | Task::TokenClassification | Task::QuestionAnswering)),
         ) => {
             tracing::warn!("pooling is set, so there are vectors: without it, this folder is for {own}");
         }

@@ -51,6 +51,15 @@ pub enum FileError {
         /// What is wrong with it.
         why: String,
     },
+    /// The input is not what it was when it was opened.
+    #[error(
+        "{file}: it has changed while it was read, so the output may lack rows: start over, with --overwrite if it is a \
+         file"
+    )]
+    Changed {
+        /// The file.
+        file: String,
+    },
     /// The output exists.
     #[error("{file} exists: pass --overwrite to replace it")]
     Exists {

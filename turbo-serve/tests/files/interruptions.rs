@@ -149,6 +149,20 @@ fn a_hangup_that_is_ignored_ends_nothing() {
 }
 
 /// Threads, batches and other texts in a batch change no bit of an answer.
+#[cfg(unix)]
+#[test]
+fn a_limit_on_the_length_of_files_is_an_error() {
+    let files = Files::new(400);
+    let turbo = files.embed("rows.npy", &["--packed-cache=off"]);
+    let mut shell = Command::new("sh");
+    shell.env_clear().envs(turbo.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell.args(["-c", "ulimit -f 16; exec \"$0\" \"$@\""]).arg(turbo.get_program()).args(turbo.get_args());
+    shell.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (code, _, said) = run_with_input(shell, files.input.as_bytes());
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("rows.npy: File too large"), "{said}");
+}
+
 #[test]
 fn the_bytes_do_not_depend_on_batches_or_threads() {
     let files = Files::new(500);

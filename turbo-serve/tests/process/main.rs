@@ -132,6 +132,7 @@ fn arguments_choose_what_the_model_does() {
             "--pooling=cls",
             "pooling is set, so there are vectors: without it, this folder is for ",
         ),
+        ("bert-qa", "--pooling=mean", "without it, this folder is for question-answering"),
         ("bert-mlm", "--threads=1", "for vectors, set pooling to cls or mean"),
         ("tiny-dense", "--default-prompt=say ", "get the default one prompt=\"say \""),
     ];

@@ -85,13 +85,14 @@ impl Folder {
     /// # Errors
     /// [`FolderError`]: another process uses the folder, or it or one of its files cannot be used.
     pub(super) fn open(dir: &Path, bytes: u64, page_cache: usize) -> Result<Self, FolderError> {
+        let files = Files::open(dir, page_cache / 2)?;
         let folder = Self {
             bytes,
             generations: RwLock::default(),
             turning_over: Mutex::default(),
             retry_at: Mutex::new(None),
             metrics: HeldMetrics::new(tier::FOLDER),
-            files: Files::open(dir, page_cache / 2)?,
+            files,
         };
         folder.open_files(&mut folder.write()).map_err(FolderError::Failed)?;
         folder.turn_over_if_full().map_err(FolderError::Failed)?;

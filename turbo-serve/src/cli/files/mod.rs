@@ -77,7 +77,7 @@ Ctrl-C and SIGTERM leave a sound file, with OUTPUT.unfinished beside it. A hangu
 kill does; under nohup the run continues. The same command with --resume continues where the run
 stopped. On a CPU of the same kind, the output is then the same, byte for byte, as that of a run
 that was never stopped. If nothing was begun, --resume begins. It refuses an input or a model
-folder that has changed since.
+folder that has changed since. A run whose input changes while it is read fails.
 
 --resume leaves a complete output as it is. A complete output does not record how it was made:
 pass --overwrite to make it with another model or other flags. --resume is not possible for the
@@ -345,12 +345,7 @@ impl FileArguments {
             &stop,
         );
         match done {
-            Ok(summary) => {
-                if summary.ending == Ending::Finished && !self.is_from_standard_input() {
-                    paths::check_unchanged(&self.input, &work.made_from)?;
-                }
-                Ok(self.end(summary, &meter, go_on))
-            }
+            Ok(summary) => Ok(self.end(summary, &meter, go_on)),
             // The reader of the pipe has closed it, as `head` does.
             Err(FileError::Io { why, .. }) if self.is_pipe() && why.kind() == ErrorKind::BrokenPipe => {
                 Ok(ExitCode::SUCCESS)

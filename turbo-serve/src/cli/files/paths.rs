@@ -57,22 +57,6 @@ pub(super) fn check_complete(input: &str, folder: Option<&Path>, output: &str) -
     Ok(())
 }
 
-/// Refuses to call an output complete whose input has changed since it was opened, when its state was `before`. A line
-/// that came or went meanwhile may be in the output or not.
-///
-/// # Errors
-/// When the size or the time of change of the input is another one.
-pub(super) fn check_unchanged(input: &str, before: &MadeFrom) -> Result<()> {
-    // A pipe changes with every write into it.
-    let now = fs::metadata(input).ok().filter(Metadata::is_file).map(|now| input_state(&now));
-    if now.is_some_and(|now| now.iter().any(|(name, state)| before.get(name) != Some(state))) {
-        bail!(
-            "{input} has changed while it was read, so the output may lack rows: start over, with --overwrite"
-        );
-    }
-    Ok(())
-}
-
 /// What changes where the content of the input does; `opened` is what the system said of it when it was opened.
 pub(super) fn input_state(opened: &Metadata) -> MadeFrom {
     let size = ("size of the input".to_owned(), format!("{} bytes", opened.len()));
@@ -128,24 +112,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-
-    #[test]
-    fn an_input_that_changes_while_it_is_read_is_told() {
-        let folder = tempfile::tempdir().unwrap();
-        let input = folder.path().join("texts.txt");
-        let input = input.to_str().unwrap();
-        for later in ["one\n", "one\ntwo\nthree\n"] {
-            fs::write(input, "one\ntwo\n").unwrap();
-            let before = input_state(&fs::metadata(input).unwrap());
-            check_unchanged(input, &before).unwrap();
-            fs::write(input, later).unwrap();
-            let said = check_unchanged(input, &before).unwrap_err().to_string();
-            assert!(said.contains("texts.txt has changed while it was read"), "{said}");
-        }
-        // What is no file, or is gone, has nothing to compare.
-        check_unchanged("/dev/null", &MadeFrom::new()).unwrap();
-        check_unchanged("no such file", &MadeFrom::new()).unwrap();
-    }
 
     #[test]
     fn the_state_of_a_model_is_of_the_files_that_it_is_read_from() {

@@ -45,6 +45,8 @@ pub struct Rows {
     pub total: Option<u64>,
     /// The metadata of the file that was opened, which may since have been replaced; `None` if it is no regular file.
     pub file: Option<Metadata>,
+    /// That file once more, to look at the end whether it is still the same.
+    opened: Option<File>,
     rows: Box<dyn Iterator<Item = Result<Row, FileError>> + Send>,
 }
 
@@ -71,6 +73,7 @@ impl Rows {
         }
         // A pipe has a name too, and no size.
         let metadata = Some(metadata).filter(Metadata::is_file);
+        let again = opened.try_clone().map_err(FileError::io(file))?;
         let rows = match format {
             InputFormat::Parquet => parquet_rows(name, opened, columns)?,
             _ => {
@@ -78,7 +81,8 @@ impl Rows {
                 Self::stream(name, size, BufReader::with_capacity(1 << 16, opened), format, columns)?
             }
         };
-        Ok(Self { file: metadata, ..rows })
+        let opened = metadata.as_ref().map(|_| again);
+        Ok(Self { file: metadata, opened, ..rows })
     }
 
     fn stream(
@@ -109,22 +113,36 @@ impl Rows {
             }
             InputFormat::Parquet => unreachable!("Parquet is no stream, both callers have taken care of it"),
         };
-        Ok(Self { name, total, file: None, rows })
+        Ok(Self { name, total, file: None, opened: None, rows })
     }
 }
 
 impl Iterator for Rows {
     type Item = Result<Row, FileError>;
 
+    /// Behind the last row, an error if the file has changed since it was opened: what came or went meanwhile may be
+    /// among the rows or not.
     fn next(&mut self) -> Option<Self::Item> {
-        self.rows.next()
+        match self.rows.next() {
+            None => {
+                let now = self.opened.take()?.metadata().ok()?;
+                let before = self.file.as_ref()?;
+                let is_same = (now.len(), now.modified().ok()) == (before.len(), before.modified().ok());
+                (!is_same).then(|| Err(FileError::Changed { file: self.name.clone() }))
+            }
+            Some(Err(error)) => {
+                self.opened = None;
+                Some(Err(error))
+            }
+            row => row,
+        }
     }
 }
 
 #[cfg(feature = "parquet")]
 fn parquet_rows(name: String, file: File, columns: &[String]) -> Result<Rows, FileError> {
     let rows = parquet::Records::open(name.clone(), file, columns)?;
-    Ok(Rows { name, total: Some(rows.total), file: None, rows: Box::new(rows) })
+    Ok(Rows { name, total: Some(rows.total), file: None, opened: None, rows: Box::new(rows) })
 }
 
 #[cfg(not(feature = "parquet"))]
@@ -152,4 +170,41 @@ fn positions(file: &str, columns: &[String], available: &[String]) -> Result<Vec
         }
     };
     columns.iter().map(find).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, io::Write};
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_changes_while_it_is_read_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("texts.txt");
+        let columns = ["text".to_owned()];
+        let read = |change: &dyn Fn()| {
+            fs::write(&file, "one\ntwo\n").unwrap();
+            let mut rows = Rows::open(file.to_str().unwrap(), InputFormat::Lines, &columns).unwrap();
+            rows.next().unwrap().unwrap();
+            change();
+            let rest: Vec<_> = rows.by_ref().collect();
+            assert!(rows.next().is_none());
+            rest.into_iter().find_map(Result::err).map(|error| error.to_string())
+        };
+        let append = || File::options().append(true).open(&file).unwrap().write_all(b"three\n").unwrap();
+        let cut = || File::options().write(true).open(&file).unwrap().set_len(2).unwrap();
+        for change in [&append as &dyn Fn(), &cut] {
+            let said = read(change).unwrap();
+            assert!(said.contains("texts.txt: it has changed while it was read"), "{said}");
+        }
+        assert_eq!(read(&|| ()), None);
+        // another file of its name changes nothing
+        let other = folder.path().join("other.txt");
+        let replace = || {
+            fs::write(&other, "three\n").unwrap();
+            fs::rename(&other, &file).unwrap();
+        };
+        assert_eq!(read(&replace), None);
+    }
 }
